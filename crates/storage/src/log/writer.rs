@@ -1,0 +1,137 @@
+//! The one writer of a log: a thread that turns what has gathered into one synced batch.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use openraft::storage::IOFlushed;
+use tokio::sync::oneshot;
+
+use crate::disk::{Batch, Durability};
+use crate::types::TypeConfig;
+
+use super::Shared;
+
+/// A group is closed when it has so many bytes: one sync of it takes some tens of milliseconds.
+const GROUP_BYTES: usize = 8 * 1024 * 1024;
+
+/// The way to the writer. Dropping it waits until the writer has done what it was handed.
+#[derive(Debug)]
+pub(super) struct Writer {
+    queue: Option<mpsc::Sender<Write>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A write on its way to the writer.
+struct Write {
+    sequence: u64,
+    entries: u64,
+    batch: Batch,
+    done: Done,
+}
+
+/// Who learns of a write.
+pub(super) enum Done {
+    /// openraft, once it is on disk.
+    Append(IOFlushed<TypeConfig>),
+    /// Who called, once it is on disk.
+    Reply(oneshot::Sender<io::Result<()>>),
+    /// Nobody; it needs no sync of its own.
+    Nobody,
+}
+
+impl Writer {
+    pub(super) fn start(shared: Arc<Shared>) -> io::Result<Self> {
+        let (queue, writes) = mpsc::channel();
+        let run = move || run(&shared, &writes);
+        let thread = std::thread::Builder::new().name("log".into()).spawn(run)?;
+        Ok(Self { queue: Some(queue), thread: Some(thread) })
+    }
+
+    pub(super) fn send(
+        &self,
+        sequence: u64,
+        entries: u64,
+        batch: Batch,
+        done: Done,
+    ) -> io::Result<()> {
+        let write = Write { sequence, entries, batch, done };
+        self.queue.as_ref().and_then(|queue| queue.send(write).ok()).ok_or_else(stopped)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the log's writer panicked");
+        }
+    }
+}
+
+/// The error of a write that the writer will not do any more.
+pub(super) fn stopped() -> io::Error {
+    io::Error::other("the log's writer has stopped")
+}
+
+/// Ends with the last handle of the log, or at the first failure (L5).
+fn run(shared: &Shared, writes: &mpsc::Receiver<Write>) {
+    while let Ok(first) = writes.recv() {
+        let (group, batch) = gather(first, writes);
+        let (bytes, entries) = (batch.bytes, group.iter().map(|write| write.entries).sum());
+        let synced = group.iter().any(|write| !matches!(write.done, Done::Nobody));
+        let written = shared.fail.check().and_then(|()| {
+            if synced {
+                shared.counters.time(entries, bytes, || shared.db.write(batch, Durability::Synced))
+            } else {
+                shared.db.write(batch, Durability::Buffered)
+            }
+        });
+        let written = shared.fail.guard("the log could not be written", written);
+        if synced {
+            finish(shared, group, &written);
+        }
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+/// What has gathered since the last group, as one batch.
+fn gather(first: Write, writes: &mpsc::Receiver<Write>) -> (Vec<Write>, Batch) {
+    let mut group = vec![first];
+    let mut batch = Batch::default();
+    while let Some(write) = group.last_mut() {
+        batch.extend(std::mem::take(&mut write.batch));
+        if batch.bytes >= GROUP_BYTES {
+            break;
+        }
+        match writes.try_recv() {
+            Ok(next) => group.push(next),
+            Err(_) => break,
+        }
+    }
+    (group, batch)
+}
+
+/// Tells who waits for a group that was synced, or could not be (L2).
+fn finish(shared: &Shared, group: Vec<Write>, written: &io::Result<()>) {
+    let result = || match written {
+        Ok(()) => Ok(()),
+        Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+    };
+    if let (Ok(()), Some(last)) = (written, group.last()) {
+        shared.durable.send_replace(last.sequence);
+        shared.write().forget(last.sequence);
+    }
+    for write in group {
+        match write.done {
+            Done::Append(flushed) => flushed.io_completed(result()),
+            // Who does not wait any more does not need to know.
+            Done::Reply(reply) => drop(reply.send(result())),
+            Done::Nobody => {}
+        }
+    }
+}

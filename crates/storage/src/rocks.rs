@@ -1,0 +1,332 @@
+//! The real disk: RocksDB databases and plain files.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use rocksdb::checkpoint::Checkpoint;
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
+    DBRawIterator, DBRecoveryMode, Options, ReadOptions, WriteBatch, WriteOptions,
+};
+
+use crate::disk::{Batch, Change, Database, Disk, Durability, Family, Layout, Visit};
+
+/// Memory for a family's unflushed writes, in bytes.
+const MEMTABLE_BYTES: usize = 64 * 1024 * 1024;
+/// Memory for blocks read from disk, of both databases, in bytes.
+const BLOCK_CACHE_BYTES: usize = 64 * 1024 * 1024;
+/// Written-ahead log kept before its memtable is flushed, in bytes.
+const WAL_BYTES: u64 = 256 * 1024 * 1024;
+/// Old info logs kept for people.
+const INFO_LOGS: usize = 2;
+
+/// Files and databases on the machine's own file system.
+pub(crate) struct RocksDisk {
+    cache: Cache,
+}
+
+impl RocksDisk {
+    pub(crate) fn new() -> Self {
+        Self { cache: Cache::new_lru_cache(BLOCK_CACHE_BYTES) }
+    }
+
+    fn options(layout: Layout) -> io::Result<Options> {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.create_missing_column_families(true);
+        options.set_keep_log_file_num(INFO_LOGS);
+        options.set_max_background_jobs(2);
+        match layout {
+            Layout::Log => {
+                // The default would stop at a flipped bit and drop acknowledged entries behind it.
+                options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+                options.set_max_total_wal_size(WAL_BYTES);
+            }
+            // One flush covers all families, or the deadline index could be of another moment.
+            Layout::State => options.set_atomic_flush(true),
+        }
+        // RocksDB would resume after an error by itself, and a failed sync must never be retried:
+        // the pages are gone, the second one succeeds.
+        options.get_options_from_string("max_bgerror_resume_count=0").map_err(error)
+    }
+
+    fn family(&self, family: Family) -> ColumnFamilyDescriptor {
+        let mut options = Options::default();
+        let mut table = BlockBasedOptions::default();
+        table.set_block_cache(&self.cache);
+        match family {
+            Family::Records | Family::Deadlines => {
+                options.set_write_buffer_size(MEMTABLE_BYTES);
+                options.set_compression_type(DBCompressionType::Lz4);
+            }
+            Family::Logs => options.set_write_buffer_size(MEMTABLE_BYTES),
+            Family::Meta => {}
+        }
+        if family == Family::Records {
+            // Most acquires look for a record that is not there.
+            table.set_bloom_filter(10.0, false);
+            options.set_memtable_prefix_bloom_ratio(0.1);
+            options.set_memtable_whole_key_filtering(true);
+        }
+        options.set_block_based_table_factory(&table);
+        ColumnFamilyDescriptor::new(family.name(), options)
+    }
+
+    fn families(&self, layout: Layout) -> Vec<ColumnFamilyDescriptor> {
+        layout.families().iter().map(|family| self.family(*family)).collect()
+    }
+}
+
+impl Disk for RocksDisk {
+    fn lock(&self, dir: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        create_dir(dir)?;
+        let path = dir.join("LOCK");
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new(file)),
+            Err(TryLockError::WouldBlock) => {
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open"))
+            }
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn open(&self, dir: &Path, layout: Layout) -> io::Result<Arc<dyn Database>> {
+        create_dir(dir)?;
+        let db = DB::open_cf_descriptors(&Self::options(layout)?, dir, self.families(layout));
+        Ok(Arc::new(Rocks { db: db.map_err(error)?, layout }))
+    }
+
+    fn open_checkpoint(&self, dir: &Path, layout: Layout) -> io::Result<Arc<dyn Database>> {
+        let mut options = Self::options(layout)?;
+        options.create_if_missing(false);
+        let families = self.families(layout);
+        let db = DB::open_cf_descriptors_read_only(&options, dir, families, false);
+        Ok(Arc::new(Rocks { db: db.map_err(error)?, layout }))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            names.extend(entry?.file_name().into_string().ok());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn size(&self, file: &Path) -> io::Result<u64> {
+        Ok(fs::metadata(file)?.len())
+    }
+
+    fn read(&self, file: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut file = File::open(file)?;
+        file.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::with_capacity(length);
+        file.take(u64::try_from(length).unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn append(&self, file: &Path, bytes: &[u8]) -> io::Result<()> {
+        if let Some(dir) = file.parent() {
+            create_dir(dir)?;
+        }
+        OpenOptions::new().create(true).append(true).open(file)?.write_all(bytes)
+    }
+
+    fn sync_all(&self, dir: &Path) -> io::Result<()> {
+        for name in self.list(dir)? {
+            File::open(dir.join(name))?.sync_all()?;
+        }
+        File::open(dir)?.sync_all()
+    }
+
+    fn copy_checkpoint(&self, from: &Path, to: &Path) -> io::Result<()> {
+        create_dir(to)?;
+        for name in self.list(from)? {
+            // Table files never change, so a second name is enough; the few others do.
+            if name.ends_with(".sst") {
+                fs::hard_link(from.join(&name), to.join(&name))?;
+            } else {
+                fs::copy(from.join(&name), to.join(&name))?;
+            }
+        }
+        self.sync_all(to)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)?;
+        match to.parent() {
+            Some(parent) => File::open(parent)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+
+    fn remove(&self, dir: &Path) -> io::Result<()> {
+        match fs::remove_dir_all(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(dir)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+impl std::fmt::Debug for RocksDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RocksDisk")
+    }
+}
+
+struct Rocks {
+    db: DB,
+    layout: Layout,
+}
+
+impl Rocks {
+    fn handle(&self, family: Family) -> io::Result<&ColumnFamily> {
+        self.db.cf_handle(family.name()).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("no family {}", family.name()))
+        })
+    }
+
+    fn iterator(&self, family: Family) -> io::Result<DBRawIterator<'_>> {
+        let mut options = ReadOptions::default();
+        options.set_verify_checksums(true);
+        Ok(self.db.raw_iterator_cf_opt(self.handle(family)?, options))
+    }
+}
+
+impl Database for Rocks {
+    fn get(&self, family: Family, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.db.get_cf(self.handle(family)?, key).map_err(error)
+    }
+
+    fn scan(&self, family: Family, from: &[u8], visit: Visit<'_>) -> io::Result<()> {
+        let mut iterator = self.iterator(family)?;
+        iterator.seek(from);
+        while let Some((key, value)) = iterator.item() {
+            if visit(key, value).is_break() {
+                return Ok(());
+            }
+            iterator.next();
+        }
+        iterator.status().map_err(error)
+    }
+
+    fn write(&self, batch: Batch, durability: Durability) -> io::Result<()> {
+        let mut rocks = WriteBatch::default();
+        for change in batch.changes {
+            match change {
+                Change::Put(family, key, value) => rocks.put_cf(self.handle(family)?, key, value),
+                Change::Delete(family, key) => rocks.delete_cf(self.handle(family)?, key),
+                Change::DeleteRange(family, from, to) => {
+                    rocks.delete_range_cf(self.handle(family)?, from, to);
+                }
+            }
+        }
+        let mut options = WriteOptions::default();
+        match self.layout {
+            Layout::Log => options.set_sync(durability == Durability::Synced),
+            Layout::State => options.disable_wal(true),
+        }
+        self.db.write_opt(rocks, &options).map_err(error)
+    }
+
+    fn checkpoint(&self, to: &Path) -> io::Result<()> {
+        if let Some(parent) = to.parent() {
+            create_dir(parent)?;
+        }
+        let checkpoint = Checkpoint::new(&self.db).map_err(error)?;
+        checkpoint.create_checkpoint(to).map_err(error)?;
+        self.check()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.db.property_int_value("rocksdb.background-errors").map_err(error)? {
+            None | Some(0) => Ok(()),
+            Some(count) => Err(io::Error::other(format!("RocksDB met {count} background errors"))),
+        }
+    }
+}
+
+impl std::fmt::Debug for Rocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Rocks({})", self.db.path().display())
+    }
+}
+
+/// Creates a directory and the missing ones above it, all of them durable when this returns:
+/// RocksDB and [`Disk::sync_all`] see to what is in a directory, not to its own name.
+fn create_dir(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    let parent = dir.parent().unwrap_or(Path::new(""));
+    create_dir(parent)?;
+    match fs::create_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    File::open(parent)?.sync_all()
+}
+
+fn error(error: rocksdb::Error) -> io::Error {
+    let damaged = error.kind() == rocksdb::ErrorKind::Corruption;
+    let kind = if damaged { io::ErrorKind::InvalidData } else { io::ErrorKind::Other };
+    io::Error::new(kind, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What RocksDB says it was opened with, of both databases.
+    #[test]
+    fn the_options_that_durability_rests_on_are_those_that_are_used() {
+        let path = tempfile::tempdir().unwrap();
+        let options = |layout: Layout| {
+            let dir = path.path().join(format!("{layout:?}"));
+            drop(RocksDisk::new().open(&dir, layout).unwrap());
+            let file = RocksDisk::new().list(&dir).unwrap();
+            let file = file.into_iter().filter(|name| name.starts_with("OPTIONS")).max().unwrap();
+            fs::read_to_string(dir.join(file)).unwrap()
+        };
+        let (log, state) = (options(Layout::Log), options(Layout::State));
+        for both in [
+            "max_bgerror_resume_count=0",
+            "max_background_jobs=2",
+            "keep_log_file_num=2",
+            "recycle_log_file_num=0",
+            "paranoid_checks=true",
+        ] {
+            assert!(log.contains(both) && state.contains(both), "{both}");
+        }
+        assert!(log.contains("wal_recovery_mode=kTolerateCorruptedTailRecords"));
+        assert!(log.contains("max_total_wal_size=268435456"));
+        assert!(log.contains("atomic_flush=false"));
+        assert!(state.contains("atomic_flush=true"));
+        assert!(state.contains("memtable_whole_key_filtering=true"));
+        assert!(state.contains("memtable_prefix_bloom_size_ratio=0.1"));
+    }
+
+    #[test]
+    fn a_new_directory_is_made_with_all_above_it() {
+        let path = tempfile::tempdir().unwrap();
+        let deep = path.path().join("a/b/c");
+        create_dir(&deep).unwrap();
+        create_dir(&deep).unwrap();
+        assert!(deep.is_dir());
+        fs::write(path.path().join("file"), "").unwrap();
+        assert!(create_dir(&path.path().join("file/d")).is_err());
+    }
+}

@@ -1,0 +1,271 @@
+//! Apply on disk against apply in memory.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use rand::RngExt;
+use tenure_state_machine::{Name, apply};
+
+use super::generate::{Entries, Failing, Rng, blank, normal, rng};
+use super::node::{Node, dir};
+use super::reference::Reference;
+use crate::disk::{self, Durability, Layout};
+use crate::state::Cache;
+use crate::state::Meta;
+use crate::txn::Txn;
+use crate::{Changes, Disk, LogEntry, Observer, Page, SimulatedDisk};
+
+/// Reads that must agree with the reference at any time.
+fn assert_reads(node: &Node, reference: &Reference) {
+    let state = &node.storage.state;
+    let applied = state.applied();
+    assert_eq!(applied.clock_ms, reference.counters.clock_ms);
+    let first = reference.store.deadlines().next().map(|(deadline_ms, _)| deadline_ms);
+    assert_eq!(state.first_deadline_ms().unwrap(), first);
+    for clock_ms in [0, applied.clock_ms, applied.clock_ms + 50, u64::MAX] {
+        let due = reference.store.deadlines().filter(|(deadline, _)| *deadline <= clock_ms).count();
+        for limit in [0, 1, 3, u64::MAX] {
+            let expected = u64::try_from(due).unwrap().min(limit);
+            assert_eq!(state.count_due(clock_ms, limit).unwrap(), expected);
+        }
+    }
+    for (name, record) in reference.store.records() {
+        assert_eq!(state.read(name).unwrap().0.as_deref(), Some(record));
+    }
+}
+
+/// Appends and applies `count` entries, in steps of any size, and reopens now and then.
+async fn walk(
+    open: &mut dyn FnMut(&mut Rng, Option<Node>) -> Node,
+    seed: u64,
+    count: u64,
+    reopen: u32,
+) {
+    let _seed = Failing(format!("seed {seed}"));
+    let (mut rng, mut draw) = (rng(seed), Entries::new(seed));
+    let mut node = open(&mut rng, None);
+    let mut reference = Reference::default();
+    let mut entries: Vec<LogEntry> = Vec::new();
+    let mut applied = 0;
+    while applied < usize::try_from(count).unwrap() {
+        let next = u64::try_from(entries.len()).unwrap();
+        let more: Vec<_> =
+            (next..next + rng.random_range(1..20)).map(|i| draw.next(1, i)).collect();
+        entries.extend(more.clone());
+        node.append(more).await.unwrap();
+        node.apply(entries[applied..].to_vec()).await.unwrap();
+        entries[applied..].iter().for_each(|entry| reference.apply(entry));
+        applied = entries.len();
+        assert_reads(&node, &reference);
+        if rng.random_ratio(1, reopen) {
+            node = open(&mut rng, Some(node));
+            // What the disk had not flushed comes again from the log.
+            let from = node.storage.state.applied();
+            let meta_applied = node.start().await.unwrap();
+            let next = meta_applied.map_or(0, |id| usize::try_from(id.index).unwrap() + 1);
+            assert!(next <= applied, "A2");
+            Reference::of(&entries[..next]).assert_agrees(&node);
+            node.apply(entries[next..].to_vec()).await.unwrap();
+            assert!(node.storage.state.applied().index >= from.index);
+            assert_reads(&node, &reference);
+        }
+    }
+    let snapshot = node.build().await.unwrap();
+    let (index, _, hash) = node.storage.state.hash(&snapshot).unwrap();
+    assert_eq!((index, hash), (u64::try_from(applied).unwrap() - 1, reference.hash()));
+}
+
+impl Reference {
+    fn assert_agrees(&self, node: &Node) {
+        assert_eq!(node.storage.state.applied().clock_ms, self.counters.clock_ms);
+        assert_reads(node, self);
+    }
+}
+
+#[tokio::test]
+async fn a_state_on_disk_is_what_it_is_in_memory_whatever_a_power_cut_takes() {
+    for seed in 0..40 {
+        let disk = SimulatedDisk::default();
+        let mut open = |rng: &mut Rng, node: Option<Node>| {
+            if node.is_some() {
+                drop(node);
+                disk.power_cut_keeping(|pending| rng.random_range(0..=pending));
+            }
+            Node::open(&disk).unwrap()
+        };
+        walk(&mut open, seed, 150, 4).await;
+        let db = disk::Disk::open(&disk, &dir().join("state/1"), Layout::State).unwrap();
+        let meta = Meta::read(&*db).unwrap();
+        assert!(meta.applied.is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_state_in_rocksdb_is_what_it_is_in_memory() {
+    for seed in 100..103 {
+        let path = tempfile::tempdir().unwrap();
+        let disk = Disk::real();
+        let mut open = |_: &mut Rng, node: Option<Node>| {
+            drop(node);
+            Node::open_at(&disk, path.path()).unwrap()
+        };
+        walk(&mut open, seed, 200, 6).await;
+    }
+}
+
+/// Answers, and what is due, entry by entry, with several entries in one transaction.
+#[test]
+fn a_transaction_answers_what_memory_answers() {
+    for seed in 0..60 {
+        let _seed = Failing(format!("seed {seed}"));
+        let (mut rng, mut draw) = (rng(seed), Entries::new(seed));
+        let disk = SimulatedDisk::default();
+        let db = disk::Disk::open(&disk, Path::new("db"), Layout::State).unwrap();
+        let (mut reference, mut counters) = (Reference::default(), Default::default());
+        let mut first_place = Vec::new();
+        let mut cache = Cache::default();
+        let mut index = 0;
+        for _ in 0..40 {
+            let mut txn = Txn::new(&*db, &cache, first_place);
+            for _ in 0..rng.random_range(1..6) {
+                let entry = draw.next(1, index);
+                index += 1;
+                if let openraft::EntryPayload::Normal(entry) = &entry.payload {
+                    let expected =
+                        apply(&mut reference.counters, &mut reference.store, entry).unwrap();
+                    assert_eq!(apply(&mut counters, &mut txn, entry).unwrap(), expected);
+                }
+            }
+            let changes = txn.into_changes().unwrap();
+            first_place = changes.first_place;
+            db.write(changes.batch, Durability::Buffered).unwrap();
+            // Every other walk reads from the disk alone.
+            for (name, record) in changes.records.into_iter().filter(|_| seed % 2 == 0) {
+                cache.put(&name, record);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_entry_that_does_not_follow_stops_the_node_and_changes_nothing() {
+    let node = Node::open(&SimulatedDisk::default()).unwrap();
+    node.apply(vec![blank(1, 0), blank(1, 1)]).await.unwrap();
+    for wrong in [blank(1, 3), blank(1, 1), blank(0, 2)] {
+        let node = Node::open(&SimulatedDisk::default()).unwrap();
+        node.apply(vec![blank(1, 0), blank(1, 1)]).await.unwrap();
+        node.apply(vec![wrong]).await.unwrap_err();
+        let reason = node.storage.fail.reason().unwrap();
+        assert!(reason.starts_with("an entry could not be applied: A1: "), "{reason}");
+        assert_eq!(node.storage.state.applied().index, 1);
+    }
+}
+
+/// Keeps what it was told, and reads the state while it is told.
+#[derive(Debug)]
+struct Witness {
+    state: crate::StateStore,
+    told: Mutex<Vec<(u64, Option<usize>)>>,
+}
+
+impl Observer for Witness {
+    fn changed(&self, changes: &Changes<'_>) {
+        assert_eq!(self.state.applied(), changes.applied, "A4: it is written before it is told");
+        let names = changes.names.map(<[Name]>::len);
+        self.told.lock().unwrap().push((changes.applied.index, names));
+    }
+}
+
+#[tokio::test]
+async fn who_waits_is_told_of_every_step_after_it_is_written() {
+    let disk = SimulatedDisk::default();
+    let node = Node::open(&disk).unwrap();
+    let state = node.storage.state.clone();
+    let witness = Arc::new(Witness { state: state.clone(), told: Mutex::default() });
+    state.set_observer(witness.clone());
+    let mut watch = state.watch_applied();
+    let mut draw = Entries::new(5);
+    let entries: Vec<_> = (0..600).map(|index| draw.next(1, index)).collect();
+    node.append(entries.clone()).await.unwrap();
+    node.apply(entries).await.unwrap();
+    let told: Vec<u64> = witness.told.lock().unwrap().iter().map(|told| told.0).collect();
+    assert_eq!(told, [255, 511, 599], "a step is 256 entries at most");
+    assert_eq!(watch.borrow_and_update().index, 599);
+
+    let other = Node::open(&SimulatedDisk::default()).unwrap();
+    let entries: Vec<_> = (0..700).map(|index| blank(1, index)).collect();
+    other.append(entries.clone()).await.unwrap();
+    other.apply(entries).await.unwrap();
+    let snapshot = other.build().await.unwrap();
+    node.install(node.receive(&snapshot).unwrap()).await.unwrap();
+    assert_eq!(witness.told.lock().unwrap().last(), Some(&(699, None)), "any record may differ");
+    assert_eq!(state.read(&Name::new("a", "k0").unwrap()).unwrap().1.index, 699);
+}
+
+#[tokio::test]
+async fn a_scope_is_listed_page_by_page_and_no_other_with_it() {
+    let node = Node::open(&SimulatedDisk::default()).unwrap();
+    let names: Vec<_> = [("a", "1"), ("a", "2"), ("a", "3"), ("aa", "1"), ("b", "1")]
+        .map(|(scope, key)| Name::new(scope, key).unwrap())
+        .into();
+    let acquire = |name: &Name| {
+        tenure_state_machine::Command::Acquire(tenure_state_machine::Acquire {
+            name: name.clone(),
+            attempt: tenure_state_machine::Attempt::new("x").unwrap(),
+            holder: Default::default(),
+            lease_ms: 10,
+            ttl_ms: 10,
+            fingerprint: None,
+            not_after_ms: None,
+        })
+    };
+    let commands = names.iter().map(acquire).collect();
+    let entry = tenure_state_machine::Entry { stamp_ms: 7, commands };
+    node.apply(vec![normal(1, 0, entry)]).await.unwrap();
+    let state = &node.storage.state;
+    let list = |after: Option<&Name>, limit, looked_at, wanted: bool| {
+        let prefix = Name::scope_prefix("a");
+        let after = after.map(Name::as_stored);
+        let page = Page { prefix: &prefix, after, limit, looked_at };
+        let (found, more, at) = state.list(page, |_, _| wanted).unwrap();
+        assert_eq!((at.index, at.clock_ms), (0, 7));
+        (found.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), more)
+    };
+    assert_eq!(list(None, 10, 10, true), (names[..3].to_vec(), None));
+    assert_eq!(list(None, 2, 10, true), (names[..2].to_vec(), Some(names[1].clone())));
+    assert_eq!(list(Some(&names[1]), 2, 10, true), (vec![names[2].clone()], None));
+    assert_eq!(list(None, 3, 10, true), (names[..3].to_vec(), None));
+    assert_eq!(list(None, 2, 2, false), (vec![], Some(names[1].clone())), "it looked at two");
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_the_node_with_one_reason_and_answers_nothing() {
+    let entries = || -> Vec<_> { (0..5).map(|index| blank(1, index)).collect() };
+    for (what, reason) in [
+        ("append", "the log could not be written: simulated write failure"),
+        ("apply", "an entry could not be applied: simulated write failure"),
+        ("build", "a snapshot could not be built: simulated write failure"),
+        ("install", "a snapshot could not be installed: simulated write failure"),
+        ("seen", "the log could not be written: simulated write failure"),
+    ] {
+        let other = Node::open(&SimulatedDisk::default()).unwrap();
+        other.apply(entries()).await.unwrap();
+        let snapshot = other.build().await.unwrap();
+        let disk = SimulatedDisk::default();
+        let node = Node::open(&disk).unwrap();
+        let received = node.receive(&snapshot).unwrap();
+        // The barrier of an install is written still.
+        disk.fail_writes_after(u64::from(what == "install"));
+        let failed = match what {
+            "append" => node.append(entries()).await.is_err(),
+            "apply" => node.apply(entries()).await.is_err(),
+            "build" => node.build().await.is_err(),
+            "install" => node.install(received).await.is_err(),
+            _ => node.storage.seen.insert(2).is_err(),
+        };
+        assert!(failed, "{what}");
+        assert_eq!(node.storage.fail.reason(), Some(reason));
+        assert_eq!(node.storage.state.applied().index, 0, "{what}");
+        assert!(node.storage.state.current_snapshot().is_none(), "{what}");
+    }
+}
