@@ -1,0 +1,176 @@
+//! A client's connection: many requests in flight, answers in any order.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_api::Refusal;
+use tenure_api::frame::{Ask, ClientFrame, IN_FLIGHT, Reply, Request, ServerFrame};
+use tenure_client::wire::{self, Frames};
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::route::{Reach, Router};
+use crate::socket;
+
+/// Bytes of answers that a client may leave unread; beyond, it is hung up on.
+const UNREAD_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of the outgoing buffer that are kept after a large write.
+const KEPT_BYTES: usize = 256 * 1024;
+
+/// What the requests of one connection share.
+#[derive(Debug)]
+struct Client {
+    router: Arc<Router>,
+    /// Frames on their way out.
+    out: Mutex<Vec<u8>>,
+    /// There is something in `out`, or nothing will be any more.
+    more: Notify,
+    /// Everything is answered, and the connection ends when that is written.
+    ending: AtomicBool,
+}
+
+/// Serves until the client hangs up; then waiters leave their queues, and proposals that are not
+/// on their way yet are withdrawn. Once `drain` is cancelled no more requests are read, those in
+/// flight are answered, and the connection ends.
+pub(crate) async fn serve(
+    frames: Frames<OwnedReadHalf>,
+    write: OwnedWriteHalf,
+    router: Arc<Router>,
+    drain: CancellationToken,
+) -> io::Result<()> {
+    let client = Arc::new(Client {
+        router,
+        out: Mutex::default(),
+        more: Notify::new(),
+        ending: AtomicBool::new(false),
+    });
+    let reading = read_requests(Arc::clone(&client), frames, drain);
+    let writing = client.write_answers(write);
+    tokio::pin!(reading, writing);
+    tokio::select! {
+        drained = &mut reading => drained?,
+        ended = &mut writing => return ended,
+    }
+    client.ending.store(true, Ordering::Release);
+    client.more.notify_one();
+    writing.await
+}
+
+async fn read_requests(
+    client: Arc<Client>,
+    mut frames: Frames<OwnedReadHalf>,
+    drain: CancellationToken,
+) -> io::Result<()> {
+    let places = Arc::new(Semaphore::new(IN_FLIGHT));
+    let mut requests = JoinSet::new();
+    let mut waiting: HashMap<u64, AbortHandle> = HashMap::new();
+    loop {
+        let frame = tokio::select! {
+            frame = socket::next(&mut frames) => frame?,
+            () = drain.cancelled() => break,
+        };
+        match frame {
+            ClientFrame::Request(request) => {
+                // Only a request waits for a place: cancellations, and the connection's end, are
+                // noticed behind any number of waiters.
+                let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+                let (id, waits) = (request.id, waits(&request.ask));
+                let client = Arc::clone(&client);
+                let task = requests.spawn(async move {
+                    let _place = place;
+                    client.answer(request).await;
+                });
+                if waits {
+                    if waiting.len() >= IN_FLIGHT {
+                        waiting.retain(|_, task| !task.is_finished());
+                    }
+                    waiting.insert(id, task);
+                }
+            }
+            ClientFrame::Cancel { id } => {
+                if let Some(task) = waiting.remove(&id) {
+                    task.abort();
+                }
+            }
+        }
+        while requests.try_join_next().is_some() {}
+    }
+    while requests.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// Whether a request may stand in a queue, which a cancellation must end.
+fn waits(ask: &Ask) -> bool {
+    match ask {
+        Ask::Command { wait_ms, .. } => *wait_ms > 0,
+        Ask::Wait { .. } => true,
+        Ask::Batch(_) | Ask::Get { .. } | Ask::List(_) | Ask::Change(_) => false,
+    }
+}
+
+impl Client {
+    async fn answer(&self, request: Request) {
+        let Request { id, budget_ms, forwarded, ask } = request;
+        let reach = if forwarded { Reach::Forwarded } else { Reach::Cluster };
+        let reply = match ask.check() {
+            Ok(()) => self.router.ask(ask, Duration::from_millis(budget_ms), reach).await,
+            Err(refusal) => Err(refusal),
+        };
+        self.push(id, reply);
+    }
+
+    fn push(&self, id: u64, reply: Result<Reply, Refusal>) {
+        let leader = self.router.other_leader();
+        let frame = ServerFrame { id, leader, reply };
+        let mut out = self.out();
+        if wire::push(&mut out, &frame).is_err() {
+            // The answer is larger than a frame: its payloads stay, the caller may get them alone.
+            let size = u64::MAX;
+            let limit = u64::try_from(tenure_api::frame::FRAME_BYTES).unwrap_or(u64::MAX);
+            let reply = Err(Refusal::PayloadTooLarge { limit, size });
+            drop(wire::push(&mut out, &ServerFrame { reply, ..frame }));
+        }
+        drop(out);
+        self.more.notify_one();
+    }
+
+    fn out(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what has gathered, again and again.
+    async fn write_answers(&self, mut write: OwnedWriteHalf) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        loop {
+            self.more.notified().await;
+            std::mem::swap(&mut bytes, &mut *self.out());
+            let stalled = async {
+                // While the client does not read, its answers pile up.
+                loop {
+                    self.more.notified().await;
+                    if self.out().len() > UNREAD_BYTES {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                written = write.write_all(&bytes) => written?,
+                () = stalled => return Err(io::Error::other("the client does not read")),
+            }
+            bytes.clear();
+            bytes.shrink_to(KEPT_BYTES);
+            // A wake-up may have been spent on looking at the pile.
+            match (self.out().is_empty(), self.ending.load(Ordering::Acquire)) {
+                (false, _) => self.more.notify_one(),
+                (true, true) => return Ok(()),
+                (true, false) => {}
+            }
+        }
+    }
+}
