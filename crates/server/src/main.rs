@@ -1,0 +1,30 @@
+//! `tenure`, the one binary: a node, its command line, and tools that need a whole cluster.
+//!
+//! `cli` says what can be typed and what it exits with. `server` and `config` are a node. `local`
+//! is a cluster of child processes, for `dev` and `demo`. `bench` and `replay` stand alone.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+mod bench;
+mod cli;
+mod config;
+mod demo;
+mod dev;
+mod local;
+mod procfs;
+mod replay;
+mod server;
+mod sink;
+
+fn main() -> ExitCode {
+    match cli::Cli::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "tenure: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
