@@ -1,0 +1,116 @@
+//! The binary under test, and signals to processes of ours.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::eventually;
+
+/// The binary: `TENURE_BIN`, else the one that was built beside this test.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn binary() -> PathBuf {
+    if let Some(named) = std::env::var_os("TENURE_BIN") {
+        return named.into();
+    }
+    let test = std::env::current_exe().unwrap();
+    let built = test.parent().and_then(|deps| deps.parent()).unwrap().join("tenure");
+    assert!(built.exists(), "{} is missing: cargo build --release -p tenure", built.display());
+    built
+}
+
+/// A command of the binary, without what the environment says of Tenure.
+#[must_use]
+pub fn tenure(arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("TENURE_")) {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary to its end.
+///
+/// # Panics
+/// When it cannot be started.
+#[must_use]
+pub fn output(arguments: &[&str]) -> Output {
+    tenure(arguments).output().unwrap()
+}
+
+/// A child that is killed when it is dropped.
+#[derive(Debug)]
+pub struct Process(pub Child);
+
+impl Process {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start(command: &mut Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn signal(&self, signal: Signal) {
+        send(self.0.id(), signal);
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Panics
+    /// When it does not within `limit`.
+    pub fn ends_within(&mut self, limit: Duration) -> ExitStatus {
+        eventually("the process ends", limit, || self.0.try_wait().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Kills a process that is known to be ours.
+///
+/// # Panics
+/// When it is gone.
+pub fn kill(pid: u32) {
+    send(pid, Signal::KILL);
+}
+
+/// Sends a signal to a process that is known to be ours.
+pub(crate) fn send(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// The parent of a process that is not reaped yet; none when there is no such process. Until it
+/// is reaped, some thread of it may still hold its ports.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Bytes of memory that a process has in use; none when it has ended.
+#[must_use]
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
