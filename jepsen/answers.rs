@@ -506,3 +506,33 @@ fn a_node_alone_lives_is_not_ready_and_refuses_until_the_others_come() {
     });
     assert_eq!(http::post(&node, "/v1/acquire", &name).body()["outcome"], "acquired");
 }
+
+#[test]
+fn a_node_without_a_majority_lives_but_is_not_ready() {
+    let mut cluster = Cluster::start();
+    let leader = cluster.leader();
+    let rest: Vec<u64> =
+        cluster.nodes().iter().map(|node| node.id).filter(|id| *id != leader).collect();
+    // A leader that nobody follows, and then a follower whose leader is gone.
+    for (down, left) in [([rest[0], rest[1]], leader), ([leader, rest[0]], rest[1])] {
+        down.iter().for_each(|id| cluster.kill(*id));
+        let node = cluster.node(left).http.clone();
+        eventually("it is not ready", Duration::from_secs(20), || {
+            (http::get(&node, "/readyz").unwrap().status == 503).then_some(())
+        });
+        assert_eq!(http::get(&node, "/livez").unwrap().status, 200);
+        down.iter().for_each(|id| cluster.restart(*id));
+        cluster.wait_ready();
+    }
+    cluster.assert_sound();
+}
+
+#[test]
+fn a_cluster_of_one_node_is_ready_and_serves() {
+    let mut cluster = Cluster::of(1);
+    let node = cluster.node(1).http.clone();
+    let name = json!({ "scope": "s", "key": "k" });
+    assert_eq!(http::post(&node, "/v1/acquire", &name).status, 200);
+    assert_eq!(http::get(&node, "/readyz").unwrap().status, 200);
+    cluster.assert_sound();
+}

@@ -51,7 +51,15 @@ fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// A node, or a majority, that was silent for so many election timeouts is taken for gone.
+const ELECTIONS_OF_SILENCE: u32 = 3;
+
 impl Config {
+    /// How long a node may be silent before it is taken for gone.
+    pub(crate) fn silent(&self) -> Duration {
+        self.election_max * ELECTIONS_OF_SILENCE
+    }
+
     /// What openraft is told.
     pub(crate) fn raft(&self, cluster_id: &str) -> openraft::Config {
         openraft::Config {

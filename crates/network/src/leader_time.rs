@@ -29,6 +29,8 @@ pub(crate) struct LeaderTime {
 struct State {
     estimate: Option<Reading>,
     anchor: Option<Reading>,
+    /// When a message of a leader was accepted last.
+    heard: Option<Duration>,
 }
 
 /// Cluster time at a moment of the monotonic clock, as the leader of a term knew it.
@@ -91,6 +93,7 @@ impl LeaderTime {
     /// no reading, if it is not anchored.
     pub(crate) fn hear(&self, term: u64, ms: Option<u64>, at: Duration) {
         let mut state = self.state();
+        state.heard = Some(at);
         match ms {
             Some(ms) => state.learn(Reading { term, ms, at }),
             // The estimate that a cluster is born with is of no term, and no leader's to revoke.
@@ -100,6 +103,12 @@ impl LeaderTime {
                 }
             }
         }
+    }
+
+    /// How long no message of a leader was accepted; none if there never was one.
+    pub(crate) fn silence(&self) -> Option<Duration> {
+        let heard = self.state().heard?;
+        Some(self.clock.now().saturating_sub(heard))
     }
 
     /// T3: a stamp was applied.

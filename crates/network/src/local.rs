@@ -87,8 +87,7 @@ fn read_at(applied: Applied) -> At {
 }
 
 impl Local {
-    /// Answers what only a leader can. `deadline` covers all but waiting; `wait_until` is the end
-    /// of a wait.
+    /// Answers what only a leader can.
     pub(crate) async fn answer(&self, ask: &Ask, deadlines: Deadlines) -> Answered<Reply> {
         match ask {
             Ask::Command { command: Command::Acquire(acquire), .. } => {

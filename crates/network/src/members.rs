@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
-use openraft::{ChangeMembers, ServerState};
+use openraft::{ChangeMembers, Instant as _, ServerState};
 use tenure_api::frame::{Change, Reply};
 use tenure_api::{
     ClusterStatus, Member as MemberStatus, MemberRole, Node as Address, NodeRole, Refusal,
@@ -25,6 +25,8 @@ pub(crate) struct Members {
     pub(crate) state: StateStore,
     pub(crate) cluster_id: String,
     pub(crate) node_id: u64,
+    /// A peer that was silent for so long is taken for gone.
+    pub(crate) silent: Duration,
 }
 
 impl Members {
@@ -95,6 +97,9 @@ impl Members {
         if to == self.node_id {
             return Ok(());
         }
+        if !self.is_heard(to) {
+            return Err(invalid("to", "has not answered lately: it could not take over"));
+        }
         if self.raft.trigger().transfer_leader(to).await.is_err() {
             return Err(Unanswered::NotLeading);
         }
@@ -110,6 +115,13 @@ impl Members {
             Ok(()) => Ok(()),
             Err(_) => Err(Unanswered::Refused(Refusal::OutcomeUnknown)),
         }
+    }
+
+    /// Whether a peer of this leader has answered within the time of some elections.
+    fn is_heard(&self, id: u64) -> bool {
+        let heartbeats = self.raft.metrics().borrow_watched().heartbeat.clone();
+        let acked = heartbeats.and_then(|peers| peers.get(&id).copied().flatten());
+        acked.is_some_and(|acked| acked.elapsed() < self.silent)
     }
 
     fn must_be_member(&self, id: u64) -> Result<(), Unanswered> {
@@ -164,7 +176,7 @@ impl Members {
             last_index: metrics.last_log_index.unwrap_or(0),
             committed_index: index(metrics.local_committed),
             applied_index: self.state.applied().index,
-            snapshot_index: metrics.snapshot.map(|id| id.index),
+            snapshot_index: self.state.current_snapshot().map(|snapshot| snapshot.index()),
             clock_ms: self.state.applied().clock_ms,
         }
     }

@@ -57,7 +57,8 @@ pub enum StartError {
     /// A voter that lost its disk.
     #[error(
         "node {id} was here before and lost its data: remove it and join with a new id \
-         (tenure cluster remove {id}, then tenure server --id NEW --join URL)"
+         and an empty data directory (tenure cluster remove {id}, then tenure server --id NEW \
+         --data-dir EMPTY --join URL)"
     )]
     LostItsData {
         /// Its id.
@@ -162,6 +163,7 @@ impl Node {
             state: state.clone(),
             cluster_id: identity.cluster_id.clone(),
             node_id: identity.node_id,
+            silent: config.silent(),
         };
         let router = Arc::new(Router {
             local: Local {

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use openraft::RaftSnapshotBuilder;
+use openraft::async_runtime::WatchReceiver;
+use openraft::{Instant as _, RaftSnapshotBuilder};
 use tenure_api::{Refusal, SnapshotTaken};
 use tenure_storage::{LogStore, Raft, StateStore};
 
@@ -59,11 +60,18 @@ impl Shared {
         if !self.recovered.load(Ordering::Relaxed) {
             return Some("what was committed before the start is not applied again yet");
         }
+        let silent = self.config.silent();
         let roles = self.router.roles.borrow();
-        if roles.serves || roles.other.is_some() {
-            None
-        } else {
+        if roles.serves {
+            let acked = self.raft.metrics().borrow_watched().last_quorum_acked;
+            let followed = acked.is_some_and(|acked| acked.elapsed() < silent);
+            (!followed).then_some("this node leads, but no majority answers it")
+        } else if roles.other.is_none() {
             Some("there is no leader that this node knows")
+        } else if self.time.silence().is_none_or(|silence| silence > silent) {
+            Some("the leader is silent")
+        } else {
+            None
         }
     }
 

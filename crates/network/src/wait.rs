@@ -95,7 +95,11 @@ impl Waiters {
         let wake = Arc::new(Notify::new());
         let watches = attempt.is_none();
         let mut queues = self.lock();
-        if self.count() >= self.max {
+        // Who has a place already takes no other.
+        let has_place = attempt.as_ref().zip(queues.get(name));
+        let has_place =
+            has_place.is_some_and(|(attempt, queue)| queue.places.contains_key(attempt));
+        if self.count() >= self.max && !has_place {
             return Err(TooManyWaiters);
         }
         let queue = queues.entry(name.clone()).or_default();
@@ -313,7 +317,9 @@ mod tests {
         let place = waiters.watch(&name("k")).unwrap();
         assert_eq!(waiters.queue_up(&name("k"), &attempt("a")).err(), Some(TooManyWaiters));
         drop(place);
-        assert!(waiters.queue_up(&name("k"), &attempt("a")).is_ok());
+        let place = waiters.queue_up(&name("k"), &attempt("a")).unwrap();
+        let again = waiters.queue_up(&name("k"), &attempt("a")).unwrap();
+        assert!(place.is_superseded() && again.is_front());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use serde::Serialize;
 use tenure_api::frame::Consistency;
 use tenure_api::{NodeRole, ViewState};
 use tenure_client::{Acquisition, CallError, Client, Conclusion, Config, new_acquire};
-use tenure_state_machine::{Acquire, Complete, Holder, Name, Payload, Token};
+use tenure_state_machine::{Acquire, Complete, Holder, LeaseLost, Name, Payload, Token};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -215,7 +215,12 @@ async fn tour(clients: &[Client], sink: &Sink) -> anyhow::Result<()> {
     let complete = complete_of(&name, late, "worker-a")?;
     match one.complete(complete).await? {
         (Conclusion::LeaseLost(lost), _) => {
-            say(format_args!("worker-a tries to complete it: lease lost, {lost:?}"));
+            let why = match lost {
+                LeaseLost::Stolen { current_token } => format!("token {current_token} holds it"),
+                LeaseLost::Completed { .. } => "it is complete".to_owned(),
+                LeaseLost::Absent => "it is gone".to_owned(),
+            };
+            say(format_args!("worker-a tries to complete it: lease lost, {why}"));
         }
         (other, _) => bail!("a late complete came to {other:?}"),
     }

@@ -126,7 +126,7 @@ fn announce(format: Format, cluster: &LocalCluster, leader: u64) -> anyhow::Resu
     let list = |of: fn(&LocalNode) -> &str| nodes.iter().map(of).collect::<Vec<_>>().join(",");
     say(format_args!(
         "ready; Ctrl-C stops it. In another terminal:\n  \
-         export TENURE_ENDPOINTS={} TENURE_HTTP={}\n  tenure acquire mail order-1",
+         export TENURE_ENDPOINTS={} TENURE_HTTP_ENDPOINTS={}\n  tenure acquire mail order-1",
         list(|node| &node.rpc),
         list(|node| &node.http),
     ));

@@ -59,6 +59,9 @@ pub(crate) struct LocalNode {
     command: Vec<String>,
     #[serde(skip)]
     log: PathBuf,
+    /// Another node may have its port.
+    #[serde(skip)]
+    cluster_id: String,
 }
 
 impl LocalNode {
@@ -318,6 +321,7 @@ fn plan(description: &Description, directory: &Path) -> anyhow::Result<Vec<Local
             data_dir: directory.join(format!("node-{id}")),
             command: Vec::new(),
             log: directory.join(format!("node-{id}.log")),
+            cluster_id: cluster_id.clone(),
         });
     }
     let bootstrap: Vec<String> =
@@ -356,14 +360,19 @@ fn terminate(child: &Child) {
 /// What a node says of its cluster, if it answers.
 pub(crate) async fn status(node: &LocalNode) -> Option<ClusterStatus> {
     let answer = http::request(&node.http, Method::GET, "/v1/cluster", None, LOOK_WITHIN).await;
-    answer.ok().and_then(|answer| serde_json::from_slice(&answer.body).ok())
+    let status: ClusterStatus = serde_json::from_slice(&answer.ok()?.body).ok()?;
+    (status.cluster_id == node.cluster_id && status.id == node.id).then_some(status)
 }
 
 async fn leads(node: &LocalNode) -> bool {
     status(node).await.is_some_and(|status| status.role == NodeRole::Leader)
 }
 
+/// Whether the node itself is ready, and not another one that has its port.
 async fn is_ready(node: &LocalNode) -> bool {
+    if status(node).await.is_none() {
+        return false;
+    }
     let answer = http::request(&node.http, Method::GET, "/readyz", None, LOOK_WITHIN).await;
     answer.is_ok_and(|answer| answer.status == 200)
 }

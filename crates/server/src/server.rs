@@ -213,7 +213,19 @@ async fn entrance(config: &Config) -> anyhow::Result<(Option<String>, Admission,
                     status.cluster_id
                 );
             }
-            let is_member = status.members.iter().any(|member| member.id == config.node.id);
+            let known = status.members.iter().find(|member| member.id == config.node.id);
+            let elsewhere = known
+                .filter(|member| member.http != config.node.http || member.rpc != config.node.rpc);
+            if let Some(member) = elsewhere {
+                bail!(
+                    "node {} is a member of that cluster already, at {} and {}: choose an id that \
+                     was never used",
+                    member.id,
+                    member.http,
+                    member.rpc
+                );
+            }
+            let is_member = known.is_some();
             let others = status.members.iter().filter(|member| member.id != config.node.id);
             let ask = others.filter(|_| is_member).map(|member| member.rpc.clone()).collect();
             Ok((Some(status.cluster_id), Admission::Join(ask), Some(address.clone())))

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         global = true,
-        env = "TENURE_HTTP",
+        env = "TENURE_HTTP_ENDPOINTS",
         value_name = "URL,..",
         value_delimiter = ',',
         value_parser = http::address,
