@@ -13,6 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::route::{Reach, Router};
@@ -20,6 +21,8 @@ use crate::socket;
 
 /// Bytes of answers that a client may leave unread; beyond, it is hung up on.
 const UNREAD_BYTES: usize = 64 * 1024 * 1024;
+/// For a client to hang up after a connection was drained.
+const LINGER: Duration = Duration::from_secs(1);
 /// Bytes of the outgoing buffer that are kept after a large write.
 const KEPT_BYTES: usize = 256 * 1024;
 
@@ -53,20 +56,25 @@ pub(crate) async fn serve(
     let reading = read_requests(Arc::clone(&client), frames, drain);
     let writing = client.write_answers(write);
     tokio::pin!(reading, writing);
-    tokio::select! {
+    let mut frames = tokio::select! {
         drained = &mut reading => drained?,
-        ended = &mut writing => return ended,
-    }
+        ended = &mut writing => return ended.map(drop),
+    };
     client.ending.store(true, Ordering::Release);
     client.more.notify_one();
-    writing.await
+    let mut write = writing.await?;
+    write.shutdown().await?;
+    // Closed with something unread, the socket would be reset, and the client might lose answers.
+    let unread = async { while frames.next().await.is_ok() {} };
+    drop(timeout(LINGER, unread).await);
+    Ok(())
 }
 
 async fn read_requests(
     client: Arc<Client>,
     mut frames: Frames<OwnedReadHalf>,
     drain: CancellationToken,
-) -> io::Result<()> {
+) -> io::Result<Frames<OwnedReadHalf>> {
     let places = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut requests = JoinSet::new();
     let mut waiting: HashMap<u64, AbortHandle> = HashMap::new();
@@ -102,7 +110,7 @@ async fn read_requests(
         while requests.try_join_next().is_some() {}
     }
     while requests.join_next().await.is_some() {}
-    Ok(())
+    Ok(frames)
 }
 
 /// Whether a request may stand in a queue, which a cancellation must end.
@@ -144,8 +152,8 @@ impl Client {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what has gathered, again and again.
-    async fn write_answers(&self, mut write: OwnedWriteHalf) -> io::Result<()> {
+    /// Writes what has gathered, again and again, until everything is answered and written.
+    async fn write_answers(&self, mut write: OwnedWriteHalf) -> io::Result<OwnedWriteHalf> {
         let mut bytes = Vec::new();
         loop {
             self.more.notified().await;
@@ -168,7 +176,7 @@ impl Client {
             // A wake-up may have been spent on looking at the pile.
             match (self.out().is_empty(), self.ending.load(Ordering::Acquire)) {
                 (false, _) => self.more.notify_one(),
-                (true, true) => return Ok(()),
+                (true, true) => return Ok(write),
                 (true, false) => {}
             }
         }
