@@ -82,7 +82,8 @@ pub(crate) fn internal(error: &io::Error) -> Refusal {
     Refusal::Internal { request_id }
 }
 
-fn read_at(applied: Applied) -> At {
+/// The `at` of a read: it saw everything up to what is applied.
+pub(crate) fn read_at(applied: Applied) -> At {
     At { index: applied.index, slot: None, term: applied.term, now_ms: applied.clock_ms }
 }
 

@@ -4,23 +4,19 @@ use std::io;
 
 use tenure_api::frame::{List, Phase, Reply};
 use tenure_api::{Listed, Refusal, View, ViewState};
-use tenure_state_machine::{At, Name, visible};
-use tenure_storage::{Applied, Page, StateStore};
+use tenure_state_machine::{Name, visible};
+use tenure_storage::{Page, StateStore};
 
-use crate::local::internal;
+use crate::local::{internal, read_at};
 
 /// Records that one page looks at, wanted or not, before it is handed out as it is.
 const LOOKED_AT: usize = 10_000;
-
-fn at(applied: Applied) -> At {
-    At { index: applied.index, slot: None, term: applied.term, now_ms: applied.clock_ms }
-}
 
 /// One record.
 pub(crate) fn get(state: &StateStore, name: &Name) -> Result<Reply, Refusal> {
     let (record, applied) = state.read(name).map_err(|error| internal(&error))?;
     let view = visible(record, applied.clock_ms).map(|record| View::from(&*record));
-    Ok(Reply::Record { view, at: at(applied) })
+    Ok(Reply::Record { view, at: read_at(applied) })
 }
 
 /// One page of a scope.
@@ -50,5 +46,5 @@ fn read_page(state: &StateStore, list: &List) -> io::Result<Reply> {
         Listed { key: name.key().to_owned(), view }
     });
     let next = next.map(|name| name.key().to_owned());
-    Ok(Reply::List { records: records.collect(), next, at: at(applied) })
+    Ok(Reply::List { records: records.collect(), next, at: read_at(applied) })
 }

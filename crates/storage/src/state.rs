@@ -27,7 +27,7 @@ use crate::observe::{Observer, StateCounters};
 use crate::open::{DirLock, STATE};
 use crate::snapshot::{Receiver, Snapshot, Snapshots};
 use crate::txn;
-use crate::types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, command_bytes};
 
 mod cache;
 mod meta;
@@ -295,7 +295,7 @@ impl RaftStateMachine<TypeConfig> for StateStore {
         let (mut step, mut bytes) = (Vec::new(), 0);
         while let Some(next) = entries.next().await {
             let next = self.shared.fail.guard("an entry could not be read", next)?;
-            bytes += steps::size(&next.0);
+            bytes += command_bytes(&next.0);
             step.push(next);
             if step.len() == steps::STEP_ENTRIES || bytes >= steps::STEP_BYTES {
                 let done = self.step(std::mem::take(&mut step)).await;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use openraft::EntryPayload;
 use openraft::impls::leader_id_std;
 use serde::{Deserialize, Serialize};
 use tenure_state_machine::{Answers, Entry};
@@ -56,4 +57,12 @@ pub struct Applied {
     pub term: u64,
     /// The cluster clock, in milliseconds.
     pub clock_ms: u64,
+}
+
+/// About how many bytes an entry's commands take.
+pub(crate) fn command_bytes(entry: &LogEntry) -> usize {
+    match &entry.payload {
+        EntryPayload::Normal(entry) => entry.commands.iter().map(|command| command.size()).sum(),
+        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+    }
 }

@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
-use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 
 use crate::disk::Database;
-use crate::types::{LogEntry, LogId, Vote};
+use crate::types::{LogEntry, LogId, Vote, command_bytes};
 
 use super::stored;
 use super::weight::Weight;
@@ -212,11 +211,7 @@ impl Reading {
 
 /// About how much memory an entry takes.
 fn size(entry: &LogEntry) -> usize {
-    let commands = match &entry.payload {
-        EntryPayload::Normal(entry) => entry.commands.iter().map(|command| command.size()).sum(),
-        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
-    };
-    128 + commands
+    128 + command_bytes(entry)
 }
 
 #[cfg(test)]

@@ -87,11 +87,3 @@ impl Shared {
         }
     }
 }
-
-/// Bytes of an entry's commands.
-pub(super) fn size(entry: &LogEntry) -> usize {
-    match &entry.payload {
-        EntryPayload::Normal(entry) => entry.commands.iter().map(|command| command.size()).sum(),
-        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
-    }
-}
