@@ -34,7 +34,7 @@ mod weight;
 mod writer;
 
 use memory::{Memory, Reading};
-use stored::{COMMITTED, PURGED, VOTE, key};
+use stored::{PURGED, VOTE, key};
 use writer::{Done, Writer};
 
 /// Most bytes that one read for replication gives, beyond its first entry.
@@ -284,12 +284,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
-        let Some(committed) = committed else { return Ok(()) };
-        let mut batch = Batch::default();
-        batch.put(Family::Meta, COMMITTED, stored::seal(&committed)?);
-        let mut memory = self.shared.write();
-        memory.committed = Some(committed);
-        self.submit(&mut memory, batch, 0, Done::Nobody)?;
+        self.shared.fail.check()?;
+        committed.into_iter().for_each(|id| self.shared.write().commit(id));
         Ok(())
     }
 

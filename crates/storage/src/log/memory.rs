@@ -22,6 +22,9 @@ const CACHED_BYTES: usize = 64 * 1024 * 1024;
 pub(super) struct Memory {
     pub(super) vote: Option<Vote>,
     pub(super) committed: Option<LogId>,
+    /// Committed ids that are not on disk, each with the last write handed over before it: with
+    /// that it may go there, for it may be of an entry in it.
+    commits: VecDeque<(u64, LogId)>,
     pub(super) purged: Option<LogId>,
     /// The last entry's id; the purged one when there is no entry.
     pub(super) last: Option<LogId>,
@@ -150,6 +153,20 @@ impl Memory {
             self.last = Some(upto);
         }
         self.purged = Some(upto);
+    }
+
+    pub(super) fn commit(&mut self, committed: LogId) {
+        self.committed = Some(committed);
+        if self.commits.back().is_some_and(|(sequence, _)| *sequence == self.submitted) {
+            self.commits.pop_back();
+        }
+        self.commits.push_back((self.submitted, committed));
+    }
+
+    /// The last committed id that may go to disk with the writes through `sequence`, if it is new.
+    pub(super) fn take_committed(&mut self, sequence: u64) -> Option<LogId> {
+        let reached = self.commits.partition_point(|(after, _)| *after <= sequence);
+        self.commits.drain(..reached).next_back().map(|(_, committed)| committed)
     }
 
     /// Lets go of what is on disk through `sequence`, and of the head of a tail that is too long.

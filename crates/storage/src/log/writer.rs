@@ -7,10 +7,11 @@ use std::thread::JoinHandle;
 use openraft::storage::IOFlushed;
 use tokio::sync::oneshot;
 
-use crate::disk::{Batch, Durability};
+use crate::disk::{Batch, Durability, Family};
 use crate::types::TypeConfig;
 
 use super::Shared;
+use super::stored::{self, COMMITTED};
 
 /// A group is closed when it has so many bytes: one sync of it takes some tens of milliseconds.
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
@@ -36,8 +37,6 @@ pub(super) enum Done {
     Append(IOFlushed<TypeConfig>),
     /// Who called, once it is on disk.
     Reply(oneshot::Sender<io::Result<()>>),
-    /// Nobody; it needs no sync of its own.
-    Nobody,
 }
 
 impl Writer {
@@ -79,24 +78,35 @@ pub(super) fn stopped() -> io::Error {
 /// Ends with the last handle of the log, or at the first failure (L5).
 fn run(shared: &Shared, writes: &mpsc::Receiver<Write>) {
     while let Ok(first) = writes.recv() {
-        let (group, batch) = gather(first, writes);
-        let (bytes, entries) = (batch.bytes, group.iter().map(|write| write.entries).sum());
-        let synced = group.iter().any(|write| !matches!(write.done, Done::Nobody));
+        let (group, mut batch) = gather(first, writes);
+        let entries = group.iter().map(|write| write.entries).sum();
         let written = shared.fail.check().and_then(|()| {
-            if synced {
-                shared.counters.time(entries, bytes, || shared.db.write(batch, Durability::Synced))
-            } else {
-                shared.db.write(batch, Durability::Buffered)
-            }
+            let last = group.last().map_or(0, |write| write.sequence);
+            add_committed(shared, last, &mut batch)?;
+            let bytes = batch.bytes;
+            shared.counters.time(entries, bytes, || shared.db.write(batch, Durability::Synced))
         });
         let written = shared.fail.guard("the log could not be written", written);
-        if synced {
-            finish(shared, group, &written);
-        }
+        finish(shared, group, &written);
         if written.is_err() {
             return;
         }
     }
+    let mut last = Batch::default();
+    let written = shared.fail.check().and_then(|()| add_committed(shared, u64::MAX, &mut last));
+    if written.is_ok() && !last.changes.is_empty() {
+        let written = shared.db.write(last, Durability::Buffered);
+        drop(shared.fail.guard("the log could not be written", written));
+    }
+}
+
+/// The committed id needs no sync of its own: without it a restart applies a little less until a
+/// leader says more. But on disk it never goes before its entry.
+fn add_committed(shared: &Shared, sequence: u64, batch: &mut Batch) -> io::Result<()> {
+    if let Some(committed) = shared.write().take_committed(sequence) {
+        batch.put(Family::Meta, COMMITTED, stored::seal(&committed)?);
+    }
+    Ok(())
 }
 
 /// What has gathered since the last group, as one batch.
@@ -131,7 +141,6 @@ fn finish(shared: &Shared, group: Vec<Write>, written: &io::Result<()>) {
             Done::Append(flushed) => flushed.io_completed(result()),
             // Who does not wait any more does not need to know.
             Done::Reply(reply) => drop(reply.send(result())),
-            Done::Nobody => {}
         }
     }
 }
