@@ -1,9 +1,11 @@
 //! Removes what has outlived its ttl, through the log, in small bites.
 
+use std::io;
 use std::time::Duration;
 
 use tenure_state_machine::{Answer, Command, Purge};
 use tenure_storage::StateStore;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use std::sync::Arc;
@@ -32,7 +34,7 @@ pub(crate) async fn run(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        while is_due(&state, &time) {
+        while is_due(&state, &time).await {
             let purge = Command::Purge(Purge { limit: BITE, not_after_ms: None });
             let bitten = proposer.propose(vec![purge], Instant::now() + LIMIT).await;
             match bitten.as_ref().map(|decided| decided.first().map(|first| &first.answer)) {
@@ -46,9 +48,11 @@ pub(crate) async fn run(
     }
 }
 
-fn is_due(state: &StateStore, time: &LeaderTime) -> bool {
+async fn is_due(state: &StateStore, time: &LeaderTime) -> bool {
     let Some(present) = time.present() else { return false };
-    match state.first_deadline_ms() {
+    let state = state.clone();
+    let first = spawn_blocking(move || state.first_deadline_ms()).await;
+    match first.map_err(io::Error::other).flatten() {
         Ok(first) => first.is_some_and(|first| first <= present.ms),
         Err(error) => {
             tracing::error!(%error, "the deadline index could not be read");

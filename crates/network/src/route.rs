@@ -71,7 +71,7 @@ impl Router {
 
     async fn answer(&self, ask: &Ask, budget: Duration, reach: Reach) -> Result<Reply, Refusal> {
         if let Ask::List(list) = ask {
-            return stale::list(&self.local.state, list);
+            return stale::list(&self.local.state, list).await;
         }
         if let Ask::Get { name, consistency: Consistency::Stale } = ask {
             return stale::get(&self.local.state, name);

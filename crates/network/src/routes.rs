@@ -353,7 +353,7 @@ async fn readyz(State(shared): App) -> AxumResponse {
 }
 
 async fn metrics(State(shared): App) -> AxumResponse {
-    let text = shared.metrics.render(shared.position());
+    let text = shared.metrics.render(shared.position().await);
     plain(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
 }
 

@@ -9,6 +9,8 @@ use openraft::{Instant as _, RaftSnapshotBuilder};
 use tenure_api::{Refusal, SnapshotTaken};
 use tenure_storage::{LogStore, Raft, StateStore};
 
+use tokio::task::spawn_blocking;
+
 use crate::config::Config;
 use crate::leader_time::LeaderTime;
 use crate::local::internal;
@@ -37,13 +39,15 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// What the gauges show.
-    pub(crate) fn position(&self) -> Position {
+    pub(crate) async fn position(&self) -> Position {
         let status = self.members.status();
         let (first_index, last_index) = self.log.bounds();
         let present = self.time.present().map_or(status.clock_ms, |present| present.ms);
+        let state = self.state.clone();
+        let due = spawn_blocking(move || state.count_due(present, PURGE_COUNTED)).await;
         Position {
             waiters: u64::try_from(self.waiters.count()).unwrap_or(u64::MAX),
-            purge_backlog: self.state.count_due(present, PURGE_COUNTED).unwrap_or(0),
+            purge_backlog: due.map_or(0, |due| due.unwrap_or(0)),
             first_index,
             last_index,
             committed_index: status.committed_index,

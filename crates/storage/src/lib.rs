@@ -2,8 +2,9 @@
 //!
 //! A node keeps two databases. The *log* is written ahead and synced, many appends at once, and
 //! nothing is acknowledged before its sync; the *state* is not written ahead at all, because what a
-//! crash takes of it comes again from the log. Each batch of the state carries the log id up to
-//! which it is applied, so a crash leaves an exact prefix, and the state waits for the log, so that
+//! crash takes of it comes again from the log. Changes gather in memory, where apply and reads find
+//! them, and are written behind that, a generation at a time. Each batch carries the log id up to
+//! which it goes, so a crash leaves an exact prefix, and the state waits for the log, so that
 //! prefix is always one that the log still has. Snapshots are copies of the state's table files.
 //!
 //! [`open()`] gives a [`Storage`]: a [`LogStore`] and a [`StateStore`], which are openraft's storage
@@ -62,11 +63,11 @@
 //!
 //! The state ([`StateStore`]):
 //!
-//! - **A1** One batch a step holds the changes of its entries and `applied`: the state on disk is
-//!   always that of an exact prefix of the log.
+//! - **A1** The state is written behind, one batch a generation, which holds all changes since the
+//!   one before it and `applied`: the state on disk is always that of an exact prefix of the log.
 //! - **A2** The state on disk is never ahead of the log on disk.
 //! - **A3** Record, log id and clock of one read come from one version.
-//! - **A4** Who waits is told of a step after it is written and before its answers go out.
+//! - **A4** Who waits is told of a step after it can be read and before its answers go out.
 //! - **A5** An installed snapshot replaces records, log id and clock together.
 //!
 //! Snapshots ([`Snapshot`], [`Receiver`]):
@@ -100,7 +101,7 @@
 //! |---|---|
 //! | *group written*, before its sync | finds any part of the group, from its first entry on; nobody was told |
 //! | *group synced*, before it is reported | finds all of it |
-//! | *step written* | finds the state of an earlier step, and the entries after it in the log |
+//! | *generation written* | finds the state of an earlier one, and the entries after it in the log |
 //! | *checkpoint made*, *checkpoint synced* | removes it: it has no name |
 //! | *snapshot named*, before the older one is removed | takes the newer, removes the older unread, whole or not |
 //! | *chunk received*, *received snapshot synced* | removes it: openraft may not have made place for it in the log |
@@ -125,7 +126,9 @@
 //! - Tables of the state are checked when they are read, not at the start. Damage in a cold record
 //!   is found by whoever reads it, compacts it or hashes a snapshot; the node then stops.
 //! - A damaged node is not repaired from its peers. Remove it, and join with a new id.
-//! - Reading a page of records holds up apply until it is done: pages are bounded for that reason.
+//! - Reading a page of records, or what is due, first writes what has gathered. While a page is
+//!   read nothing is written behind, and apply waits once two generations have gathered: pages are
+//!   bounded for that reason.
 
 #![warn(missing_docs)]
 

@@ -203,7 +203,8 @@ impl Snapshots {
     /// What a checkpoint covers (S1).
     fn meta_of(&self, dir: &Path) -> io::Result<SnapshotMeta> {
         let meta = Meta::read(&*self.disk.open_checkpoint(dir, Layout::State)?)?;
-        Ok(SnapshotMeta { last_log_id: meta.applied, last_membership: meta.membership })
+        let last_membership = Arc::unwrap_or_clone(meta.membership);
+        Ok(SnapshotMeta { last_log_id: meta.applied, last_membership })
     }
 
     pub(crate) fn receive(&self) -> io::Result<Receiver> {

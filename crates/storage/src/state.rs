@@ -1,17 +1,17 @@
 //! The state of a node: records, deadline index and clock, applied entry by entry.
 //!
-//! - **A1** One batch a step holds the changes of its entries and `applied`: the state on disk is
-//!   always that of an exact prefix of the log.
+//! - **A1** The state is written behind, one batch a generation, which holds all changes since the
+//!   one before it and `applied`: the state on disk is always that of an exact prefix of the log.
 //! - **A2** The state on disk is never ahead of the log on disk: a step first waits until the log
 //!   is durable through its last entry.
 //! - **A3** Record, log id and clock of one read come from one version.
-//! - **A4** Who waits is told of a step after it is written and before its answers go out.
+//! - **A4** Who waits is told of a step after it can be read and before its answers go out.
 //! - **A5** An installed snapshot replaces records, log id and clock together.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
@@ -29,23 +29,28 @@ use crate::snapshot::{Receiver, Snapshot, Snapshots};
 use crate::txn;
 use crate::types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, command_bytes};
 
-mod cache;
+mod behind;
+mod hot;
 mod meta;
 mod records;
 mod steps;
 mod switch;
 
-pub(crate) use cache::Cache;
+use behind::Behind;
+#[cfg(test)]
+pub(crate) use hot::batch;
+pub(crate) use hot::{Changed, Changes, Hot};
 pub(crate) use meta::Meta;
 pub use records::Page;
 
 type OpenraftSnapshot = openraft::alias::SnapshotOf<TypeConfig, Arc<Snapshot>>;
 
-/// The state of one node. Clones are the same state.
+/// The state of one node. Clones are the same state; dropping the last one waits for its writer.
 #[derive(Debug, Clone)]
 pub struct StateStore {
     shared: Arc<Shared>,
     log: LogStore,
+    behind: Arc<Behind>,
 }
 
 #[derive(Debug)]
@@ -54,6 +59,8 @@ struct Shared {
     /// Generations of the state, by number; the highest is the one.
     dir: PathBuf,
     live: RwLock<Live>,
+    /// What the database is at. Held while it is written to, before `live` where both are.
+    writing: Mutex<Meta>,
     /// Held while a checkpoint is made or an installed snapshot takes over.
     switch: tokio::sync::Mutex<()>,
     snapshots: Snapshots,
@@ -69,9 +76,10 @@ struct Shared {
 struct Live {
     db: Arc<dyn Database>,
     meta: Meta,
-    cache: Cache,
+    /// What the database does not have yet, and what it was given last.
+    hot: Hot,
     generation: u64,
-    /// No place in the deadline index comes before this one. Looking for what is due starts here,
+    /// No place in the database's deadline index comes before this one. Looking for what is due starts here,
     /// or it would wade through all that was purged and is not compacted away yet.
     first_place: Vec<u8>,
 }
@@ -91,10 +99,12 @@ impl StateStore {
         let live = Live::load(db, generation)?;
         check_not_ahead(&live.meta, &log, current.as_deref())?;
         let applied = watch::Sender::new(live.meta.applied());
+        let writing = Mutex::new(live.meta.clone());
         let shared = Shared {
             disk,
             dir,
             live: RwLock::new(live),
+            writing,
             switch: tokio::sync::Mutex::new(()),
             snapshots,
             current: Mutex::new(current),
@@ -104,7 +114,9 @@ impl StateStore {
             fail,
             _lock: lock,
         };
-        Ok(Self { shared: Arc::new(shared), log })
+        let shared = Arc::new(shared);
+        let behind = Arc::new(Behind::start(Arc::clone(&shared))?);
+        Ok(Self { shared, log, behind })
     }
 
     /// Sets who is told of changes. Only the first call counts.
@@ -142,16 +154,17 @@ impl StateStore {
     /// The disk's own, after which the node stops; as of all reads below.
     pub fn read(&self, name: &Name) -> io::Result<(Option<Arc<Record>>, Applied)> {
         let live = self.shared.live();
-        let record = txn::read_record(&*live.db, &live.cache, name);
+        let record = txn::read_record(&*live.db, &live.hot, name);
         Ok((self.shared.sound(record)?, live.meta.applied()))
     }
 
-    /// The oldest deadline of all records, in milliseconds of cluster time.
+    /// The oldest deadline of all records, in milliseconds of cluster time. Blocks for a write, as
+    /// do the other looks at many records.
     ///
     /// # Errors
     /// The disk's own.
     pub fn first_deadline_ms(&self) -> io::Result<Option<u64>> {
-        let (db, first_place) = self.shared.deadlines();
+        let (db, first_place) = self.shared.deadlines()?;
         self.shared.sound(txn::first_deadline_ms(&*db, &first_place))
     }
 
@@ -160,7 +173,7 @@ impl StateStore {
     /// # Errors
     /// The disk's own.
     pub fn count_due(&self, clock_ms: u64, limit: u64) -> io::Result<u64> {
-        let (db, first_place) = self.shared.deadlines();
+        let (db, first_place) = self.shared.deadlines()?;
         self.shared.sound(txn::count_due(&*db, &first_place, clock_ms, limit))
     }
 
@@ -175,11 +188,12 @@ impl StateStore {
         page: Page<'_>,
         mut wanted: impl FnMut(&Record, Applied) -> bool,
     ) -> io::Result<(Vec<(Name, Record)>, Option<Name>, Applied)> {
-        let live = self.shared.live();
-        let applied = live.meta.applied();
-        let found = records::list(&*live.db, applied, page, &mut wanted);
+        // A3: while this lock is held, the database is at what it says.
+        let at = self.shared.sound(self.shared.write_behind())?;
+        let db = Arc::clone(&self.shared.live().db);
+        let found = records::list(&*db, at.applied(), page, &mut wanted);
         let (found, more) = self.shared.sound(found)?;
-        Ok((found, more, applied))
+        Ok((found, more, at.applied()))
     }
 
     /// The last finished snapshot.
@@ -226,15 +240,18 @@ impl StateStore {
     async fn step(&self, step: Vec<EntryResponder<TypeConfig>>) -> io::Result<()> {
         let Some(last) = step.last().map(|(entry, _)| entry.log_id) else { return Ok(()) };
         self.log.durable_through(last.index).await?;
+        if steps::has_purge(&step) {
+            self.behind.settle().await?;
+        }
         let started = Instant::now();
         let entries = u64::try_from(step.len()).unwrap_or(u64::MAX);
-        let answered = self.shared.apply(step)?;
+        let (answered, young_bytes) = self.shared.apply(step)?;
         self.shared.counters.entries.inc_by(entries);
         self.shared.counters.seconds.observe(started.elapsed().as_secs_f64());
         for (responder, answers) in answered {
             responder.send(answers);
         }
-        Ok(())
+        self.behind.relieve(young_bytes).await
     }
 
     async fn install(&self, meta: &SnapshotMeta, snapshot: Arc<Snapshot>) -> io::Result<()> {
@@ -262,15 +279,19 @@ fn check_not_ahead(meta: &Meta, log: &LogStore, current: Option<&Snapshot>) -> i
 }
 
 impl Shared {
-    /// The database, and where its deadlines begin: for looks that may take long, and so must not
-    /// hold up apply.
-    fn deadlines(&self) -> (Arc<dyn Database>, Vec<u8>) {
+    /// The database, up to date, and where its deadlines begin.
+    fn deadlines(&self) -> io::Result<(Arc<dyn Database>, Vec<u8>)> {
+        drop(self.sound(self.write_behind())?);
         let live = self.live();
-        (Arc::clone(&live.db), live.first_place.clone())
+        Ok((Arc::clone(&live.db), live.first_place.clone()))
     }
 
     fn live(&self) -> RwLockReadGuard<'_, Live> {
         self.live.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live_mut(&self) -> RwLockWriteGuard<'_, Live> {
+        self.live.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A state that cannot be read stops the node.
@@ -285,7 +306,7 @@ impl RaftStateMachine<TypeConfig> for StateStore {
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
         let live = self.shared.live();
-        Ok((live.meta.applied, live.meta.membership.clone()))
+        Ok((live.meta.applied, (*live.meta.membership).clone()))
     }
 
     async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>

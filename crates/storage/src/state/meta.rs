@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tenure_state_machine::{Counters, codec};
@@ -12,11 +13,11 @@ use crate::types::{Applied, LogId, StoredMembership};
 
 const META: &[u8] = b"state";
 
-/// Written with every step (A1).
+/// Written with every generation (A1).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Meta {
     pub(crate) applied: Option<LogId>,
-    pub(crate) membership: StoredMembership,
+    pub(crate) membership: Arc<StoredMembership>,
     pub(crate) counters: Counters,
     /// Ids of nodes that were members once and are none now. They may not come back: a node that
     /// lost its disk could vote twice.
@@ -53,6 +54,6 @@ impl Meta {
         };
         let (before, after) = (ids(&self.membership), ids(&membership));
         self.removed.extend(before.difference(&after));
-        self.membership = membership;
+        self.membership = Arc::new(membership);
     }
 }

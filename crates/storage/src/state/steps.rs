@@ -1,56 +1,70 @@
-//! How entries become state: step by step, each one batch.
+//! How entries become state: step by step in memory, and behind that in the database.
 
 use std::io;
-use std::sync::PoisonError;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use openraft::EntryPayload;
 use openraft::storage::{ApplyResponder, EntryResponder};
-use tenure_state_machine::{Answers, Name, apply};
+use tenure_state_machine::{Answers, Command, Name, apply};
 
 use crate::disk::Durability;
 use crate::observe::Changes;
 use crate::txn::Txn;
 use crate::types::{Applied, LogEntry, StoredMembership, TypeConfig};
 
-use super::{Meta, Shared};
+use super::{Meta, Shared, hot};
 
 /// Most entries of one step.
 pub(super) const STEP_ENTRIES: usize = 256;
 /// Most bytes of commands in one step, beyond its first entry.
 pub(super) const STEP_BYTES: usize = 4 * 1024 * 1024;
 
+/// Whether a step asks what is due, which the database must then know whole.
+pub(super) fn has_purge(step: &[EntryResponder<TypeConfig>]) -> bool {
+    step.iter().any(|(entry, _)| match &entry.payload {
+        EntryPayload::Normal(entry) => {
+            entry.commands.iter().any(|command| matches!(command, Command::Purge(_)))
+        }
+        EntryPayload::Blank | EntryPayload::Membership(_) => false,
+    })
+}
+
+/// Who waits for the answers of an entry, and those.
+type Answered = (ApplyResponder<TypeConfig>, Answers);
+
 impl Shared {
-    /// Applies the entries of one step (A1), and gives the answers for those who wait for them.
+    /// Applies the entries of one step. Gives the answers for those who wait for them, and how many
+    /// bytes are to be written behind.
     pub(super) fn apply(
         &self,
         step: Vec<EntryResponder<TypeConfig>>,
-    ) -> io::Result<Vec<(ApplyResponder<TypeConfig>, Answers)>> {
+    ) -> io::Result<(Vec<Answered>, usize)> {
         self.fail.check()?;
-        let mut answered = Vec::new();
-        let (meta, mut changes) = {
+        let mut answered = Vec::with_capacity(step.len());
+        let (meta, changes, found_place) = {
             let live = self.live();
             let mut meta = live.meta.clone();
-            let mut txn = Txn::new(&*live.db, &live.cache, live.first_place.clone());
+            let mut txn = Txn::new(&*live.db, &live.hot, &live.first_place);
             for (entry, responder) in step {
                 let answers = self.apply_entry(&mut meta, &mut txn, &entry)?;
                 answered.extend(responder.map(|responder| (responder, answers)));
             }
-            (meta, txn.into_changes()?)
+            let (changes, found_place) = txn.into_changes();
+            (meta, changes, found_place)
         };
-        meta.write(&mut changes.batch)?;
         let applied = meta.applied();
-        let names: Vec<Name> = changes.records.iter().map(|(name, _)| name.clone()).collect();
-        {
-            let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
-            live.db.write(changes.batch, Durability::Buffered)?;
+        let names: Vec<Name> = changes.keys().cloned().collect();
+        let young_bytes = {
+            let mut live = self.live_mut();
             live.meta = meta;
-            live.first_place = changes.first_place;
-            for (name, record) in changes.records {
-                live.cache.put(&name, record);
+            live.hot.absorb(changes);
+            if let Some(found) = found_place {
+                live.first_place = found;
             }
-        }
+            live.hot.young_bytes()
+        };
         self.tell(applied, Some(&names));
-        Ok(answered)
+        Ok((answered, young_bytes))
     }
 
     fn apply_entry(
@@ -77,6 +91,38 @@ impl Shared {
             }
             EntryPayload::Blank => Ok(Answers::default()),
         }
+    }
+
+    /// Brings the database up to what is applied now (A1). Blocks for the write.
+    pub(super) fn write_behind(&self) -> io::Result<MutexGuard<'_, Meta>> {
+        let mut at = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write_generation(&mut at)?;
+        Ok(at)
+    }
+
+    /// Writes what changed since the database was at `at`, whose lock keeps generations in order.
+    fn write_generation(&self, at: &mut Meta) -> io::Result<()> {
+        self.fail.check()?;
+        let (db, frozen, meta) = {
+            let mut live = self.live_mut();
+            if live.meta == *at {
+                return Ok(());
+            }
+            (Arc::clone(&live.db), live.hot.freeze(), live.meta.clone())
+        };
+        let (batch, first_place) = hot::batch(&frozen, &meta)?;
+        drop(frozen);
+        if let Some(first) = first_place {
+            let mut live = self.live_mut();
+            if first < live.first_place {
+                live.first_place = first;
+            }
+        }
+        db.write(batch, Durability::Buffered)?;
+        *at = meta;
+        let forgotten = self.live_mut().hot.written();
+        drop(forgotten);
+        Ok(())
     }
 
     /// A4. Before the first observer there is nobody to tell.

@@ -8,12 +8,12 @@ use crate::disk::{Database, Disk, Layout, UNFINISHED};
 use crate::snapshot::Snapshot;
 use crate::types::SnapshotMeta;
 
-use super::{Cache, Live, Meta, Shared};
+use super::{Hot, Live, Meta, Shared};
 
 impl Live {
     pub(super) fn load(db: Arc<dyn Database>, generation: u64) -> io::Result<Self> {
         let meta = Meta::read(&*db)?;
-        Ok(Self { db, meta, cache: Cache::default(), generation, first_place: Vec::new() })
+        Ok(Self { db, meta, hot: Hot::default(), generation, first_place: Vec::new() })
     }
 }
 
@@ -22,6 +22,7 @@ impl Shared {
     pub(super) fn build(&self) -> io::Result<Arc<Snapshot>> {
         self.fail.check()?;
         let scratch = self.snapshots.scratch()?;
+        drop(self.write_behind()?);
         let db = Arc::clone(&self.live().db);
         db.checkpoint(&scratch)?;
         let snapshot = self.snapshots.finish(scratch)?;
@@ -62,8 +63,9 @@ impl Shared {
         let live = Live::load(self.disk.open(&dir, Layout::State)?, generation)?;
         let applied = live.meta.applied();
         let old = {
-            let mut place = self.live.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *place, live)
+            let mut at = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            *at = live.meta.clone();
+            std::mem::replace(&mut *self.live_mut(), live)
         };
         self.keep(&snapshot);
         self.counters.snapshots_installed.inc();

@@ -62,7 +62,10 @@ async fn live(disk: &SimulatedDisk, cluster: &Cluster, said: &mut Said) -> io::R
     node.append(cluster.take(0, 10)).await?;
     said.last = Some(log_id(1, 9));
     log.save_committed(Some(log_id(1, 5))).await?;
-    node.apply(cluster.take(0, 6)).await?;
+    node.apply(cluster.take(0, 3)).await?;
+    // Looking for what is due, it writes what has gathered.
+    node.storage.state.first_deadline_ms()?;
+    node.apply(cluster.take(3, 6)).await?;
     node.build().await?;
     said.applied = Some(log_id(1, 5));
 
@@ -72,6 +75,7 @@ async fn live(disk: &SimulatedDisk, cluster: &Cluster, said: &mut Said) -> io::R
     let lost = (17..20).map(|index| blank(2, index)).collect();
     let flushed = node.submit(lost).await?;
     node.apply(cluster.take(6, 12)).await?;
+    node.storage.state.first_deadline_ms()?;
     flushed.await.map_err(io::Error::other)??;
     log.save_vote(&Vote::new(3, 2)).await?;
     said.vote = Some(Vote::new(3, 2));
@@ -133,6 +137,8 @@ async fn check(disk: &SimulatedDisk, cluster: &Cluster, said: &Said, at: &str) {
     let generations = disk.list(&dir().join("state")).unwrap();
     assert_eq!(generations.len(), 1, "{at}: {generations:?}");
     let state = dir().join("state").join(&generations[0]);
+    // Looking for what is due, it writes what has gathered.
+    node.storage.state.first_deadline_ms().unwrap();
     reference.assert_is(&*disk.open(&state, crate::disk::Layout::State).unwrap());
     let snapshots = disk.list(&dir().join("snapshots")).unwrap();
     assert!(snapshots.len() <= 1, "{at}: {snapshots:?}");
