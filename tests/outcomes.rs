@@ -101,12 +101,12 @@ async fn an_isolated_leader_calls_unknown_what_it_proposed_and_refuses_the_rest(
     let before = cluster.settled().await;
     cluster.isolate(leader);
     let (mut attempts, mut asked) = (Vec::new(), Vec::new());
-    for place in 1..=8 {
+    for place in 1..=12 {
         let acquire = long(&place.to_string());
         attempts.push(acquire.attempt.as_str().to_owned());
         let caller = Arc::clone(&caller);
         asked.push(tokio::spawn(async move { caller.acquire(acquire, 0).await }));
-        if place <= 4 {
+        if place <= 8 {
             eventually("it is proposed", async || {
                 (cluster.node(leader).status().last_index == before + place).then_some(())
             })
@@ -121,7 +121,7 @@ async fn an_isolated_leader_calls_unknown_what_it_proposed_and_refuses_the_rest(
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(refused, attempts[4..], "the first four were proposed, the others were not");
+    assert_eq!(refused, attempts[8..], "the first eight were proposed, the others were not");
     cluster.links.heal();
     cluster.settled().await;
     let found = attempts_in_logs(&mut cluster).await;
@@ -178,7 +178,7 @@ async fn beyond_what_may_wait_to_be_proposed_a_caller_is_refused_at_once() {
     }
     eprintln!("{overloaded} overloaded, {refused} refused, {unknown} unknown");
     assert!(overloaded > 0 && refused > 0, "{overloaded}, {refused}");
-    assert!((1..=4 * 256).contains(&unknown), "four entries on their way, not {unknown} commands");
+    assert!((1..=8 * 256).contains(&unknown), "eight entries on their way, not {unknown} commands");
     cluster.links.heal();
     token_of(&cluster.lead().await.acquire(long("after"), 0).await.unwrap());
 }

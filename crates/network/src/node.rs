@@ -325,16 +325,13 @@ impl Node {
     }
 
     async fn failure(&self) -> String {
-        let mut metrics = self.raft.metrics();
+        // It ends with Raft, and seldom changes before that: metrics change with every entry.
+        let mut server = self.raft.server_metrics();
         let raft = async {
-            loop {
-                if let Err(fatal) = &metrics.borrow_watched().running_state {
-                    return fatal.to_string();
-                }
-                if metrics.changed().await.is_err() {
-                    return "Raft has stopped".to_owned();
-                }
-            }
+            while server.changed().await.is_ok() {}
+            let metrics = self.raft.metrics();
+            let state = metrics.borrow_watched().running_state.clone();
+            state.map_or_else(|fatal| fatal.to_string(), |()| "Raft has stopped".to_owned())
         };
         tokio::select! {
             biased;

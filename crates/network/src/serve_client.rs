@@ -12,7 +12,7 @@ use tenure_client::wire::{self, Frames};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -157,6 +157,8 @@ impl Client {
         let mut bytes = Vec::new();
         loop {
             self.more.notified().await;
+            // Answers of one entry come together: one write takes them all.
+            yield_now().await;
             std::mem::swap(&mut bytes, &mut *self.out());
             let stalled = async {
                 // While the client does not read, its answers pile up.
