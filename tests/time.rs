@@ -108,8 +108,8 @@ async fn a_new_leader_goes_on_where_the_old_one_was() {
             // One that has just started takes the time from the leader it meets.
             cluster.crash(next).await;
             cluster.restart(next).await;
-            let_followers_hear(&cluster).await;
         }
+        let_followers_hear(&cluster).await;
         cluster.transfer(next).await;
         let left = left_ms(&cluster.caller(next).await).await;
         assert_eq!(left, 10_000 - spent, "round {round}");
