@@ -88,6 +88,10 @@ struct Settings {
     #[arg(long, env = "TENURE_MAX_WAITERS", value_name = "N")]
     #[serde(alias = "max-waiters")]
     max_waiters: Option<usize>,
+    /// Threads that serve requests; 0 is one a processor [default: 0]
+    #[arg(long, env = "TENURE_WORKER_THREADS", value_name = "N")]
+    #[serde(alias = "worker-threads")]
+    worker_threads: Option<usize>,
     /// Host names under which the HTTP API may be reached, beside IP addresses, localhost and the
     /// node's own
     #[arg(long, env = "TENURE_HOSTS", value_name = "NAME,..", value_delimiter = ',')]
@@ -156,6 +160,8 @@ pub(crate) struct Config {
     pub(crate) request_timeout: Duration,
     /// Most requests that wait for a record.
     pub(crate) max_waiters: usize,
+    /// Threads that serve requests, at most 1024; 0 for one a processor.
+    pub(crate) worker_threads: usize,
     /// Host names of the HTTP API, beside IP addresses and localhost: the node's own is in it.
     pub(crate) hosts: Vec<String>,
     /// Free disk, in bytes, below which acquires and completes are refused.
@@ -205,6 +211,7 @@ impl Settings {
             purge_interval_ms: self.purge_interval_ms.or(below.purge_interval_ms),
             request_timeout_ms: self.request_timeout_ms.or(below.request_timeout_ms),
             max_waiters: self.max_waiters.or(below.max_waiters),
+            worker_threads: self.worker_threads.or(below.worker_threads),
             hosts: if self.hosts.is_empty() { below.hosts } else { self.hosts },
             min_free_disk_mb: self.min_free_disk_mb.or(below.min_free_disk_mb),
             insecure: self.insecure || below.insecure,
@@ -245,6 +252,8 @@ impl Settings {
         ensure!(snapshot_entries > 0, "snapshot_entries must be 1 or more");
         let request_timeout_ms = self.request_timeout_ms.unwrap_or(3000);
         ensure!(request_timeout_ms > 0, "request_timeout_ms must be 1 or more");
+        let worker_threads = self.worker_threads.unwrap_or(0);
+        ensure!(worker_threads <= 1024, "worker_threads must be 1024 or less");
         let purge_interval_ms = self.purge_interval_ms.unwrap_or(1000);
         Ok(Config {
             node,
@@ -258,6 +267,7 @@ impl Settings {
             purge_interval: Duration::from_millis(purge_interval_ms),
             request_timeout: Duration::from_millis(request_timeout_ms),
             max_waiters: self.max_waiters.unwrap_or(100_000),
+            worker_threads,
             hosts,
             min_free_disk_bytes: self.min_free_disk_mb.unwrap_or(256).saturating_mul(1024 * 1024),
             insecure: self.insecure,
@@ -368,6 +378,7 @@ mod tests {
             "election_min_ms = 1000",
             "snapshot_entries = 0",
             "request_timeout_ms = 0",
+            "worker_threads = 2000",
             "bootstrap = ['1=127.0.0.1:7601,127.0.0.1:7701']\njoin = 'http://a:1'",
         ] {
             let settings = settings(&format!("{LEAST}{wrong}\n"));

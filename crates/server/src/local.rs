@@ -326,6 +326,9 @@ fn plan(description: &Description, directory: &Path) -> anyhow::Result<Vec<Local
     }
     let bootstrap: Vec<String> =
         planned.iter().map(|node| format!("{}={},{}", node.id, node.http, node.rpc)).collect();
+    // The nodes share this machine's processors.
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = processors.div_ceil(planned.len()).max(1);
     for node in &mut planned {
         let mut command = vec![utf8(&program)?, "server".to_owned()];
         let flags = [
@@ -334,6 +337,7 @@ fn plan(description: &Description, directory: &Path) -> anyhow::Result<Vec<Local
             ("--rpc", node.rpc.clone()),
             ("--data-dir", utf8(&node.data_dir)?),
             ("--cluster-id", cluster_id.clone()),
+            ("--worker-threads", threads.to_string()),
         ];
         let firsts = bootstrap.iter().map(|first| ("--bootstrap", first.clone()));
         for (flag, value) in flags.into_iter().chain(firsts) {

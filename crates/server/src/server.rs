@@ -37,10 +37,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = args.resolve()?;
     trace(&config)?;
     end_on_panic();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start a runtime")?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if config.worker_threads > 0 {
+        runtime.worker_threads(config.worker_threads);
+    }
+    let runtime = runtime.enable_all().build().context("cannot start a runtime")?;
     let ended = runtime.block_on(serve(config));
     // What still runs is not waited for: everything that counts is on disk.
     runtime.shutdown_background();
