@@ -50,6 +50,8 @@ def free_base() -> int:
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
+        # As the nodes do: what is left of old connections keeps nobody out.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
@@ -95,6 +97,15 @@ class Cluster:
                 return status
         except OSError:
             return None
+
+    def waiters(self) -> int:
+        """Requests that wait for a record, on all nodes."""
+        total = 0
+        for endpoint in self.endpoints:
+            with urllib.request.urlopen(f"http://{endpoint}/metrics", timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("tenure_waiters "))
+        return total
 
     def leader(self) -> int:
         """The leader, as itself says."""
