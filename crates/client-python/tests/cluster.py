@@ -104,7 +104,9 @@ class Cluster:
         for endpoint in self.endpoints:
             with urllib.request.urlopen(f"http://{endpoint}/metrics", timeout=5) as answer:
                 lines = answer.read().decode().splitlines()
-            total += sum(int(line.split()[1]) for line in lines if line.startswith("tenure_waiters "))
+            total += sum(
+                int(line.split()[1]) for line in lines if line.startswith("tenure_waiters ")
+            )
         return total
 
     def leader(self) -> int:

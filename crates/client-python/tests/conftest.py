@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from cluster import Cluster, find_binary
 from proxy import Proxy
 from tenure import Client

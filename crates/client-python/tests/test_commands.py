@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+
 from cluster import wait_for
 from tenure import (
     Absent,

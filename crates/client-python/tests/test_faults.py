@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+
 from cluster import wait_for
 from tenure import (
     Acquired,

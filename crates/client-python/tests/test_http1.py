@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tenure.http1 import BODY_BYTES, NotHttp, Reader, Response, request
 
 
@@ -16,7 +17,9 @@ def read(*pieces: bytes) -> Response:
 
 
 SIZED = b"HTTP/1.1 200 OK\r\nX-Tenure-Leader: 127.0.0.1:1\r\nContent-Length: 5\r\n\r\nhello"
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
+)
 ENDED = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello"
 
 

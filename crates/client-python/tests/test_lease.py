@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from cluster import wait_for
 from tenure import (
     Absent,
@@ -117,16 +118,15 @@ def test_a_node_that_hangs_does_not_cost_the_lease(proxies: list[Proxy], key: st
 
 def test_heartbeats_go_on_through_an_election(cluster: Cluster, key: str) -> None:
     leader = cluster.leader()
-    with Client(cluster.endpoints) as client:
-        with client.lease("lease", key, lease=6) as held:
-            before = held.deadline
-            cluster.kill(leader)
-            try:
-                wait_for(lambda: held.deadline > before, "a heartbeat after the election")
-                held.check()
-                held.complete(Payload.of_text("done"))
-            finally:
-                cluster.restart(leader)
+    with Client(cluster.endpoints) as client, client.lease("lease", key, lease=6) as held:
+        before = held.deadline
+        cluster.kill(leader)
+        try:
+            wait_for(lambda: held.deadline > before, "a heartbeat after the election")
+            held.check()
+            held.complete(Payload.of_text("done"))
+        finally:
+            cluster.restart(leader)
 
 
 def test_a_complete_that_was_tried_keeps_the_record(client: Client, key: str) -> None:

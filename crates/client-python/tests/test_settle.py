@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from tenure import (
     Acquire,
     Acquired,
@@ -186,17 +187,13 @@ def test_a_purge_is_not_sent_again_after_an_unknown() -> None:
     with pytest.raises(OutcomeUnknown):
         drive(operations.purge(cluster(), 5, LIMITS), LOST)
     purged = {"outcome": "purged", "deleted": 1, "more": False}
-    answer, sends, _ = drive(
-        operations.purge(cluster(), 5, LIMITS), UNSENT, respond(200, purged)
-    )
+    answer, sends, _ = drive(operations.purge(cluster(), 5, LIMITS), UNSENT, respond(200, purged))
     assert (answer.deleted, len(sends)) == (1, 2)
 
 
 def test_another_endpoint_is_tried_and_the_leader_followed() -> None:
     shared = cluster("a:1", "b:1")
-    _, sends, _ = drive(
-        acquire(shared), UNSENT, respond(200, ACQUIRED, x_tenure_leader="c:1")
-    )
+    _, sends, _ = drive(acquire(shared), UNSENT, respond(200, ACQUIRED, x_tenure_leader="c:1"))
     assert [send.address.host for send in sends] == ["a", "b"]
     _, sends, _ = drive(complete(shared), UNSENT, respond(200, COMPLETED, x_tenure_leader="c:1"))
     assert [send.address.host for send in sends] == ["c", "b"]
