@@ -11,7 +11,9 @@ import subprocess
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
+
+T = TypeVar("T")
 
 BASES = range(21000, 21890)
 """Base ports to try."""
@@ -28,7 +30,7 @@ def find_binary() -> str:
     return str(binary)
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
+def wait_for(condition: Callable[[], T], what: str) -> T:
     """Waits until a condition is true, and gives what it gave. The pause only spares the CPU."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
@@ -75,7 +77,9 @@ class Cluster:
         assert self.dev.stdout is not None
         line = self.dev.stdout.readline()
         assert line, (self.folder / "dev.log").read_text()
-        self.nodes = {node["id"]: node for node in json.loads(line)["nodes"]}
+        self.nodes: dict[int, dict[str, Any]] = {
+            node["id"]: node for node in json.loads(line)["nodes"]
+        }
         self.endpoints = [node["http"] for node in self.nodes.values()]
         return self
 
@@ -112,20 +116,14 @@ class Cluster:
     def leader(self) -> int:
         """The leader, as itself says."""
 
-        def find() -> int | None:
+        def find() -> int:
             for node in self.nodes:
                 status = self.status(node)
                 if status is not None and status["role"] == "leader":
                     return node
-            return None
+            return 0
 
-        found: int = wait_for(find, "a leader")
-        return found
-
-    def follower(self) -> int:
-        """A node that does not lead."""
-        leader = self.leader()
-        return next(node for node in self.nodes if node != leader)
+        return wait_for(find, "a leader")
 
     def endpoint(self, node: int) -> str:
         endpoint: str = self.nodes[node]["http"]

@@ -352,7 +352,9 @@ def test_ctrl_c_releases(cluster: Cluster, client: Client, key: str, tmp_path: P
     script = tmp_path / "interrupted.py"
     script.write_text(INTERRUPTED)
     command = [sys.executable, str(script), ",".join(cluster.endpoints), key]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment) as child:
         assert child.stdout is not None
         assert int(child.stdout.readline()) > 0
         assert isinstance(client.get("once", key), RecordInProgress)
@@ -442,12 +444,18 @@ def test_asyncio_says_what_ran_and_is_not_recorded(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_has_connections_of_its_own(client: Client, key: str) -> None:
-    assert isinstance(client.acquire("once", f"{key}-parent"), Acquired)
+def test_a_forked_child_has_connections_of_its_own(
+    proxied: Client, proxies: list[Proxy], client: Client, key: str
+) -> None:
+    """On its parent's it could read what its parent asked."""
+    assert isinstance(proxied.acquire("once", f"{key}-parent"), Acquired)
+    assert len(proxies[0].bodies("/v1/cluster")) == 1
     child = os.fork()
     if child == 0:
-        ok = isinstance(client.acquire("once", f"{key}-child"), Acquired)
+        ok = isinstance(proxied.acquire("once", f"{key}-child"), Acquired)
         os._exit(0 if ok else 1)
-    assert isinstance(client.acquire("once", key), Acquired)
     assert os.waitpid(child, 0)[1] == 0
+    assert len(proxies[0].bodies("/v1/cluster")) == 2
+    assert isinstance(proxied.acquire("once", key), Acquired)
+    assert len(proxies[0].bodies("/v1/cluster")) == 2
     assert isinstance(client.get("once", f"{key}-child"), RecordInProgress)

@@ -232,7 +232,9 @@ def test_a_function_without_a_context_is_protected_as_long_as_it_is_told(
         config = IdempotencyConfig(expires_after_seconds=60)
         records: list[Any] = []
 
-        @idempotent_function(data_keyword_argument="order", persistence_store=store, config=config)
+        @idempotent_function(  # type: ignore[untyped-decorator]
+            data_keyword_argument="order", persistence_store=store, config=config
+        )
         def pay(
             order: str, store: TenurePersistenceLayer = store, records: list[Any] = records
         ) -> str:
@@ -250,8 +252,8 @@ def test_a_function_without_a_context_is_protected_as_long_as_it_is_told(
 
 def test_records_can_be_read_by_the_utility(client: Client, key: str) -> None:
     pay, store = handler(client, Action())
+    store.configure(IdempotencyConfig(event_key_jmespath="id"), "f")
     with pytest.raises(IdempotencyItemNotFoundError):
-        store.configure(IdempotencyConfig(event_key_jmespath="id"), "f")
         store.get_record({"id": key})
     pay({"id": key}, Context())
     record = store.get_record({"id": key})
