@@ -158,6 +158,42 @@ def test_concurrent_duplicates_of_a_process_make_one_acquire(
     assert sum(len(proxy.bodies("/v1/acquire")) for proxy in proxies) == 1
 
 
+def test_whoever_waits_in_the_process_gets_what_any_duplicate_gets(
+    proxied: Client, proxies: list[Proxy], key: str
+) -> None:
+    hold = proxies[0].fault("hold", "/v1/complete")
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: proxied.once("once", key, Sink(("a", {1: 2}))))
+        try:
+            wait_for(hold.met.is_set, "the first completes")
+            second = threads.submit(lambda: proxied.once("once", key, Sink(), wait=20))
+            waiting: Any = proxied._flights.condition
+            wait_for(lambda: len(waiting._waiters) == 1, "the second waits")
+        finally:
+            hold.go.set()
+        assert first.result() == Ran(("a", {1: 2}))
+        assert second.result() == Replayed(["a", {"1": 2}])
+    assert proxied.once("once", key, Sink()) == Replayed(["a", {"1": 2}])
+
+
+def test_a_function_of_the_other_kind_does_no_harm(
+    cluster: Cluster, client: Client, key: str
+) -> None:
+    sink = Sink("ok")
+    with pytest.raises(TypeError, match="AsyncClient"):
+        client.once("once", key, sink.later)
+    assert isinstance(client.get("once", key), Absent), "it did not run"
+
+    async def run() -> None:
+        async with AsyncClient(cluster.endpoints) as mine:
+            plain: Any = sink
+            assert await mine.once("once", key, plain) == Ran("ok")
+            assert await mine.once("once", key, plain) == Replayed("ok")
+
+    asyncio.run(run())
+    assert len(sink.tokens) == 1
+
+
 def test_clients_that_race_run_it_once(cluster: Cluster, key: str) -> None:
     sink = Sink("ok")
 

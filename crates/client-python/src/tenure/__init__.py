@@ -28,6 +28,7 @@ Caveats
 - Nothing is kept on disk: whoever must survive a restart stores the attempt before it acquires.
 - Resolving a host name may take longer than any deadline: give IP addresses where that matters.
 - A process that is interrupted while it acquires may leave the record held for one lease.
+- A call under way has a connection to itself: a thousand of them at once dial a thousand.
 - A fork while a call is under way may hang the child's calls: fork first, or make the client after.
 
 How it is built: :mod:`tenure.call` and :mod:`tenure.operations` are generators that say what to

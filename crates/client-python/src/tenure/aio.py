@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import ssl
 import time
@@ -256,7 +257,7 @@ class AsyncFlights:
                 await asyncio.wait({step}, timeout=patience)
             finally:
                 step.cancel()
-        return flight.outcome(wait_until - time.monotonic())
+        return flight.outcome(wait_until - time.monotonic(), options.codec)
 
 
 class AsyncClient(Settings):
@@ -476,7 +477,6 @@ class AsyncClient(Settings):
                 outcome = await self._fly(
                     name, flight, options.acquire(scope, key), fn, options, limits
                 )
-                flight.land(outcome.value)
             except BaseException as error:
                 flight.crash(error)
                 raise
@@ -496,30 +496,36 @@ class AsyncClient(Settings):
     ) -> Outcome[Any]:
         acquired = await self._acquired(command, limits)
         if isinstance(acquired, Replay):
-            return Replayed(decode(options.codec, acquired.payload))
+            outcome = Replayed(decode(options.codec, acquired.payload))
+            flight.land(acquired.payload)
+            return outcome
         self._flights.acquired(name, flight, acquired.token)
         async with AsyncLease(self, command, acquired, options.lease) as held:
             outer = current.set(held)
             try:
-                value = await fn()
+                running: Any = fn()
+                # A plain function has run by now, and is not to run again.
+                value = await running if inspect.isawaitable(running) else running
                 held.keep()
             finally:
                 current.reset(outer)
             flight.ran = True
-            await self._record(held, value, options)
+            flight.land(await self._record(held, value, options))
         return Ran(value)
 
-    async def _record(self, held: AsyncLease, value: object, options: Options) -> None:
+    async def _record(self, held: AsyncLease, value: object, options: Options) -> Payload | None:
         payload, failure = encode(options.codec, value)
         try:
             try:
                 await held.complete(payload, timeout=options.timeout)
             except PayloadTooLarge as error:
-                await held.complete(shrink(options, value, error), timeout=options.timeout)
+                payload = shrink(options, value, error)
+                await held.complete(payload, timeout=options.timeout)
         except Exception as error:
             raise not_recorded(value, held.token, error) from error
         if failure is not None:
             raise ResultNotSerializable(value=value, token=held.token) from failure
+        return payload
 
     async def _acquired(self, command: Acquire, limits: Limits) -> Acquired | Replay:
         answer = await self._tasks.drive(operations.acquire(self._cluster, command, limits))

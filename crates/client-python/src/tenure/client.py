@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import socket
 import ssl
@@ -338,7 +339,6 @@ class Client(Settings):
             try:
                 limits = self._limits(options.timeout, max(0.0, wait_until - time.monotonic()))
                 outcome = self._fly(flight, options.acquire(scope, key), fn, options, limits)
-                flight.land(outcome.value)
             except BaseException as error:
                 flight.crash(error)
                 raise
@@ -357,30 +357,38 @@ class Client(Settings):
     ) -> Outcome[Any]:
         acquired = self._acquired(command, limits)
         if isinstance(acquired, Replay):
-            return Replayed(decode(options.codec, acquired.payload))
+            outcome = Replayed(decode(options.codec, acquired.payload))
+            flight.land(acquired.payload)
+            return outcome
         self._flights.acquired(flight, acquired.token)
         with Lease(self, command, acquired, options.lease) as held:
             outer = current.set(held)
             try:
                 value = fn()
+                if inspect.iscoroutine(value):
+                    # It has not begun: released, nothing happened.
+                    value.close()
+                    raise TypeError("a coroutine function is for tenure.AsyncClient")
                 held.keep()
             finally:
                 current.reset(outer)
             flight.ran = True
-            self._record(held, value, options)
+            flight.land(self._record(held, value, options))
         return Ran(value)
 
-    def _record(self, held: Lease, value: object, options: Options) -> None:
+    def _record(self, held: Lease, value: object, options: Options) -> Payload | None:
         payload, failure = encode(options.codec, value)
         try:
             try:
                 held.complete(payload, timeout=options.timeout)
             except PayloadTooLarge as error:
-                held.complete(shrink(options, value, error), timeout=options.timeout)
+                payload = shrink(options, value, error)
+                held.complete(payload, timeout=options.timeout)
         except Exception as error:
             raise not_recorded(value, held.token, error) from error
         if failure is not None:
             raise ResultNotSerializable(value=value, token=held.token) from failure
+        return payload
 
     def _acquired(self, command: Acquire, limits: Limits) -> Acquired | Replay:
         answer = self._threads.drive(operations.acquire(self._cluster, command, limits))

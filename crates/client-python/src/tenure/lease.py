@@ -137,6 +137,10 @@ class Lease:
                 self._beat_once()
         except Cancelled:
             pass
+        except Exception:
+            # Without heartbeats the lease runs out: whoever waits for that must be told.
+            log.exception("heartbeats of %s broke off", self.scope)
+            self._lose(LeaseLost("expired"))
 
     def _beat_once(self) -> None:
         term = self._term

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Generic, Optional, TypeVar, Union
 
 from tenure.answers import Payload
-from tenure.codec import Codec, without_result
+from tenure.codec import Codec, decode, without_result
 from tenure.commands import Acquire
 from tenure.errors import (
     AlreadyInProgress,
@@ -88,15 +88,16 @@ class Flight:
     ran: bool = False
     """The action has returned."""
     landed: bool = False
-    value: Any = None
+    payload: Payload | None = None
+    """What is stored, if it ended well: a waiter gets what any other duplicate does."""
     error: TenureError | None = None
     """What those who wait share: everything but an error of the action itself, after which each
     has a try of its own."""
-    has_value: bool = False
+    has_result: bool = False
 
-    def land(self, value: object) -> None:
+    def land(self, payload: Payload | None) -> None:
         """It ended with a result."""
-        self.value, self.has_value, self.landed = value, True, True
+        self.payload, self.has_result, self.landed = payload, True, True
 
     def crash(self, error: BaseException) -> None:
         """It ended with an error."""
@@ -104,10 +105,10 @@ class Flight:
             self.error = error
         self.landed = True
 
-    def outcome(self, wait_left: float) -> Replayed[Any] | None:
+    def outcome(self, wait_left: float, codec: Codec) -> Replayed[Any] | None:
         """What a waiter makes of it. None: it has a try of its own."""
-        if self.has_value:
-            return Replayed(self.value)
+        if self.has_result:
+            return Replayed(decode(codec, self.payload))
         if self.error is None or (isinstance(self.error, AlreadyInProgress) and wait_left > 0):
             return None
         raise self.error
@@ -169,4 +170,4 @@ class Flights:
                 if patience <= 0:
                     raise flight.busy(options, holder)
                 self.condition.wait(patience)
-        return flight.outcome(wait_until - time.monotonic())
+        return flight.outcome(wait_until - time.monotonic(), options.codec)
