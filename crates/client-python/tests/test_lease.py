@@ -148,6 +148,19 @@ def test_heartbeats_go_on_through_an_election(cluster: Cluster, key: str) -> Non
             cluster.restart(leader)
 
 
+def test_heartbeats_that_fail_flood_nobody(
+    proxied: Client, proxies: list[Proxy], client: Client, key: str
+) -> None:
+    for proxy in proxies:
+        proxy.fault("cut", "/v1/extend", times=1_000_000)
+    with proxied.lease("lease", key, lease=0.1) as held:
+        assert held.lost.wait(5)
+        before = beats(proxies)
+        assert isinstance(client.acquire("lease", f"{key}-time", lease=0.5), Acquired)
+        assert isinstance(client.acquire("lease", f"{key}-time", wait=5), Acquired)
+        assert 1 <= beats(proxies) - before <= 60, "in half a second"
+
+
 def test_a_complete_that_was_tried_keeps_the_record(client: Client, key: str) -> None:
     with pytest.raises(PayloadTooLarge), client.lease("lease", key, lease=30) as held:
         held.complete(Payload(bytes(2 << 20)))

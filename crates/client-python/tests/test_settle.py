@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tenure import (
     Acquire,
     Acquired,
+    AlreadyInProgress,
     Command,
     Complete,
     Completed,
@@ -20,6 +22,7 @@ from tenure import (
     InProgress,
     InvalidArgument,
     LeaseLost,
+    NotRecorded,
     OutcomeUnknown,
     PayloadTooLarge,
     Refused,
@@ -285,3 +288,22 @@ def test_a_batch_has_an_outcome_in_each_place() -> None:
         call = operations.batch(cluster(), commands, LIMITS)
         answers, _, _ = drive(call, *before, respond(200, {"results": results}))
         assert " ".join(type(answer).__name__ for answer in answers) == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutcomeUnknown("why", seen=TooLate("x"), attempt="a"),
+        NotRecorded("why", value=[1], token=7, can_commit=True),
+        LeaseLost("stolen", 8),
+        InvalidArgument("why", "field"),
+        AlreadyInProgress(5, "h", 7),
+    ],
+)
+def test_errors_cross_processes(error: TenureError) -> None:
+    """One that cannot be unpickled breaks the pool that carries it."""
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.can_commit == error.can_commit
+    assert set(again.__dict__) == set(error.__dict__)

@@ -48,12 +48,11 @@ from tenure.commands import (
 from tenure.errors import (
     AlreadyComplete,
     LeaseLost,
-    OutcomeUnknown,
     PayloadTooLarge,
     ResultNotSerializable,
     TenureError,
 )
-from tenure.lease import PAUSE, beat_limits, current, definite_loss, next_look
+from tenure.lease import beat_limits, current, definite_loss, next_look, pause_after_failure
 from tenure.once import (
     Flight,
     Name,
@@ -190,12 +189,18 @@ class AsyncLease:
             self._timer = asyncio.get_running_loop().call_later(left, self._watch)
 
     async def _beat(self) -> None:
-        while not self._term.concluded:
-            await self._beat_once()
+        try:
+            while not self._term.concluded:
+                await self._beat_once()
+        except Exception:
+            # Without heartbeats the lease runs out: whoever waits for that must be told.
+            log.exception("heartbeats of %s broke off", self.scope)
+            self._term.give_up()
+            self.lost.set()
 
     async def _beat_once(self) -> None:
         term = self._term
-        limits = beat_limits(term, self._client._limits(None).send_timeout)
+        limits = beat_limits(term, self._client._send_timeout)
         if limits is None:
             await asyncio.sleep(next_look(term))
             return
@@ -207,9 +212,9 @@ class AsyncLease:
             lost = definite_loss(error)
             if lost is not None:
                 self._lose(lost)
-            elif not isinstance(error, OutcomeUnknown):
+            else:
                 log.info("no heartbeat for %s: %s", self.scope, error)
-                await asyncio.sleep(min(PAUSE, max(0.0, term.left())))
+                await asyncio.sleep(pause_after_failure(term))
 
     def _lose(self, lost: LeaseLost) -> None:
         if self._term.lose(lost):

@@ -6,7 +6,7 @@ command may have committed, or still will; send it again with the same attempt o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tenure.answers import Payload, Replay
@@ -17,6 +17,16 @@ class TenureError(Exception):
 
     can_commit: bool = False
     """Whether the write that was asked for may have committed, or still will."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[TenureError], args: tuple[Any, ...], state: dict[str, Any]) -> TenureError:
+    """Makes an error from its pickle: its fields are not the arguments of its message."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidArgument(TenureError, ValueError):
@@ -70,6 +80,7 @@ class TooLate(TenureError):
 class LeaseLost(TenureError):
     """The token holds nothing: ``reason`` is "absent", "stolen" or "completed".
 
+    A :class:`Lease` says "expired" when no heartbeat was answered in time: somebody may steal it.
     ``current_token`` is the token of whoever stole or completed the record.
     """
 

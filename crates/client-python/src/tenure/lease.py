@@ -12,7 +12,7 @@ from tenure import clock, operations
 from tenure.answers import Acquired, Completed, Payload, Released
 from tenure.call import Limits
 from tenure.commands import Acquire, Complete, Duration, Extend, Release
-from tenure.errors import LeaseLost, OutcomeUnknown, PayloadTooLarge, TenureError
+from tenure.errors import LeaseLost, OutcomeUnknown, TenureError
 from tenure.term import Term
 from tenure.threads import Cancel, Cancelled
 
@@ -84,14 +84,14 @@ class Lease:
         ttl: Duration | None = None,
         timeout: Duration | None = None,
     ) -> Completed:
-        """Ends the action with its result, and the heartbeats. After :class:`PayloadTooLarge` the
-        lease is held as before: complete again with less."""
+        """Ends the action with its result, and the heartbeats.
+
+        After :class:`PayloadTooLarge` the lease is held as before: complete again with less.
+        """
         self.keep()
         command = Complete(self.scope, self.key, self.token, payload, ttl)
         try:
             completed = self._client._complete(command, timeout)
-        except PayloadTooLarge:
-            raise
         except LeaseLost as lost:
             self._lose(lost)
             raise
@@ -140,13 +140,14 @@ class Lease:
         except Exception:
             # Without heartbeats the lease runs out: whoever waits for that must be told.
             log.exception("heartbeats of %s broke off", self.scope)
-            self._lose(LeaseLost("expired"))
+            self._term.give_up()
+            threading.Event.set(self.lost)
 
     def _beat_once(self) -> None:
         term = self._term
         if term.look() is not None:
             threading.Event.set(self.lost)
-        limits = beat_limits(term, self._client._limits(None).send_timeout)
+        limits = beat_limits(term, self._client._send_timeout)
         if limits is None:
             self._cancel.pause(next_look(term))
             return
@@ -158,9 +159,9 @@ class Lease:
             lost = definite_loss(error)
             if lost is not None:
                 self._lose(lost)
-            elif not isinstance(error, OutcomeUnknown):
+            else:
                 log.info("no heartbeat for %s: %s", self.scope, error)
-                self._cancel.pause(min(PAUSE, max(0.0, term.left())))
+                self._cancel.pause(pause_after_failure(term))
 
     def _lose(self, lost: LeaseLost) -> None:
         if self._term.lose(lost):
@@ -169,7 +170,7 @@ class Lease:
 
 
 PAUSE = 0.05
-"""Seconds between two heartbeats that were refused."""
+"""Longest pause after a heartbeat that failed, in seconds."""
 LEAST = 0.01
 """Seconds that are too few for a send."""
 
@@ -178,6 +179,13 @@ def next_look(term: Term) -> float:
     """How long to wait until the next heartbeat or the deadline, whichever is first."""
     until = term.next_beat if term.lost is not None else min(term.next_beat, term.deadline)
     return max(0.001, until - clock.now())
+
+
+def pause_after_failure(term: Term) -> float:
+    """Short beside a lease, so that there is another try; never none, so that nobody is flooded;
+    not beyond the deadline, which is to be noticed when it passes."""
+    pause = max(0.005, min(PAUSE, term.lease / 10))
+    return pause if term.lost is not None else max(0.001, min(pause, term.left()))
 
 
 def beat_limits(term: Term, send_timeout: float) -> Limits | None:

@@ -45,6 +45,11 @@ class Term:
             self.lost = LeaseLost("expired")
         return self.lost
 
+    def give_up(self) -> None:
+        """No more heartbeats can be sent: the lease is as good as lost."""
+        if self.lost is None:
+            self.lost = LeaseLost("expired")
+
     def lose(self, lost: LeaseLost) -> bool:
         """Takes in a definite ``lease_lost``. False if that is this token's own completion."""
         self.concluded = True
