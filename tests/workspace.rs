@@ -14,16 +14,18 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Which crates of ours each of ours may depend on. Arrows point inwards.
-const INNER: [(&str, &[&str]); 8] = [
+const INNER: [(&str, &[&str]); 9] = [
     ("tenure-state-machine", &[]),
     ("tenure-api", &["tenure-state-machine"]),
     ("tenure-storage", &["tenure-state-machine"]),
     ("tenure-client", &["tenure-api", "tenure-state-machine"]),
+    ("tenure-bench", &["tenure-api", "tenure-client", "tenure-state-machine"]),
     ("tenure-network", &["tenure-api", "tenure-client", "tenure-state-machine", "tenure-storage"]),
     (
         "tenure",
         &[
             "tenure-api",
+            "tenure-bench",
             "tenure-client",
             "tenure-network",
             "tenure-state-machine",
@@ -49,9 +51,19 @@ const ONLY: [(&str, &[&str]); 8] = [
     ("rocksdb", &["tenure-storage"]),
     ("openraft", &["tenure-storage", "tenure-network", "tenure-tests"]),
     ("axum", &["tenure-network"]),
-    ("anyhow", &["tenure"]),
-    ("clap", &["tenure", "tenure-jepsen"]),
-    ("serde_json", &["tenure-api", "tenure-network", "tenure", "tenure-tests", "tenure-jepsen"]),
+    ("anyhow", &["tenure", "tenure-bench"]),
+    ("clap", &["tenure", "tenure-bench", "tenure-jepsen"]),
+    (
+        "serde_json",
+        &[
+            "tenure-api",
+            "tenure-network",
+            "tenure",
+            "tenure-bench",
+            "tenure-tests",
+            "tenure-jepsen",
+        ],
+    ),
     ("prometheus-client", &["tenure-storage", "tenure-network"]),
 ];
 
