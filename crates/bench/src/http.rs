@@ -31,6 +31,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub struct Connection {
     /// host:port.
     address: String,
+    limit: Duration,
     sender: Mutex<Option<SendRequest<Full<Bytes>>>>,
 }
 
@@ -38,7 +39,13 @@ impl Connection {
     /// A connection to the node at `address` (host:port).
     #[must_use]
     pub fn new(address: String) -> Self {
-        Self { address, sender: Mutex::new(None) }
+        Self { address, limit: LIMIT, sender: Mutex::new(None) }
+    }
+
+    /// The same with another limit for each request.
+    #[must_use]
+    pub fn with_limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     /// Asks the node. Gives the status and the body.
@@ -52,8 +59,9 @@ impl Connection {
         body: Bytes,
     ) -> anyhow::Result<(u16, Bytes)> {
         let mut sender = self.sender.lock().await;
-        let answer = timeout(LIMIT, self.exchange(&mut sender, method, path, body)).await;
-        let answer = answer.unwrap_or_else(|_| bail!("no answer within {LIMIT:?}"));
+        let limit = self.limit;
+        let answer = timeout(limit, self.exchange(&mut sender, method, path, body)).await;
+        let answer = answer.unwrap_or_else(|_| bail!("no answer within {limit:?}"));
         if answer.is_err() {
             *sender = None;
         }

@@ -54,17 +54,14 @@ impl Meters {
         }
         let mut servers = (!self.pids.is_empty()).then_some(Duration::ZERO);
         for pid in &self.pids {
-            let time = procfs::cpu_time(Some(*pid));
-            time.with_context(|| format!("there is no process {pid}"))?;
-            // A child may end between the two looks; its time is then in its parent's.
-            let family = procfs::family(*pid).into_iter();
-            let time = family.filter_map(|member| procfs::cpu_time(Some(member))).sum();
+            let time = procfs::family_time(*pid);
+            let time = time.with_context(|| format!("there is no process {pid}"))?;
             servers = servers.map(|sum| sum.saturating_add(time));
         }
         Ok(Reading {
             at: Instant::now(),
             servers,
-            client: procfs::cpu_time(None),
+            client: procfs::own_time(),
             machine: procfs::machine_busy(),
             written: self.device.as_ref().and_then(Device::written),
             syncs,
@@ -87,7 +84,7 @@ fn counter(metrics: &str, name: &str) -> Option<u64> {
 }
 
 /// What a window cost. Members are null where they are not known.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Costs {
     /// Of all servers together, in microseconds for each operation.
     pub server_cpu_us_per_op: Option<f64>,

@@ -7,13 +7,25 @@ use std::time::Duration;
 /// Length of a clock tick in /proc: USER_HZ is 100 on every platform that this is built for.
 const TICK: Duration = Duration::from_millis(10);
 
-/// User and system time of a process so far, all its threads together, with its children that have
-/// ended; none when there is no such process, or no /proc.
+/// User and system time of this process so far, all its threads together.
 #[must_use]
-pub(crate) fn cpu_time(pid: Option<u32>) -> Option<Duration> {
-    let pid = pid.map_or("self".to_owned(), |pid| pid.to_string());
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    ticks(&stat).map(time)
+pub(crate) fn own_time() -> Option<Duration> {
+    ticks("self", 2).map(time)
+}
+
+/// User and system time of a process and all that descend from it, with those that have ended;
+/// none when there is no such process, or no /proc.
+#[must_use]
+pub(crate) fn family_time(pid: u32) -> Option<Duration> {
+    let family = family(pid);
+    // A child may end meanwhile; its time is then in its parent's.
+    let times = family.iter().filter_map(|member| ticks(&member.to_string(), 4));
+    (!family.is_empty()).then(|| time(times.sum()))
+}
+
+/// The first of utime, stime, cutime and cstime of a process, so many of them.
+fn ticks(pid: &str, counters: usize) -> Option<u64> {
+    times(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, counters)
 }
 
 fn time(ticks: u64) -> Duration {
@@ -27,19 +39,18 @@ fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(after_name.split_ascii_whitespace())
 }
 
-/// `utime`, `stime`, `cutime` and `cstime`, fields 14 to 17.
-fn ticks(stat: &str) -> Option<u64> {
+/// The sum over fields 14 and the next: utime, stime, and those of ended children.
+fn times(stat: &str, counters: usize) -> Option<u64> {
     let mut fields = fields(stat)?.skip(11);
     let mut sum = 0_u64;
-    for _ in 0..4 {
+    for _ in 0..counters {
         sum = sum.checked_add(fields.next()?.parse().ok()?)?;
     }
     Some(sum)
 }
 
 /// A process and all that descend from it, as far as they run. Empty when it does not.
-#[must_use]
-pub(crate) fn family(pid: u32) -> Vec<u32> {
+fn family(pid: u32) -> Vec<u32> {
     let mut parents = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(child) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
@@ -82,23 +93,22 @@ mod tests {
     #[test]
     fn names_with_brackets_do_not_shift_the_fields() {
         let stat = "7 (a) b) R 1 7 7 0 -1 4194304 1 0 0 0 25 17 3 5 20 0 1 0 1 1 1";
-        assert_eq!(ticks(stat), Some(50));
-        assert_eq!(ticks(""), None);
-        assert_eq!(ticks("7 (a) R 1"), None);
+        assert_eq!((times(stat, 2), times(stat, 4)), (Some(42), Some(50)));
+        assert_eq!(times("", 2), None);
+        assert_eq!(times("7 (a) R 1", 2), None);
     }
 
     #[test]
     fn the_machine_is_busy_when_it_is_neither_idle_nor_waiting() {
         assert_eq!(busy_ticks("cpu  1 2 4 800 900 8 16 700 0 0\ncpu0 1 1 1\n"), Some(31));
         assert_eq!(busy_ticks("cpu  1 2 4\n"), None);
-        assert!(machine_busy() >= cpu_time(None));
+        assert!(machine_busy() >= own_time());
     }
 
     #[test]
     fn this_process_has_a_time_and_a_family_and_no_other_has_its_own() {
-        assert!(cpu_time(None).is_some());
-        assert_eq!(cpu_time(Some(u32::MAX)), None);
-        assert!(family(u32::MAX).is_empty());
+        assert!(own_time().is_some() && family_time(std::process::id()) >= own_time());
+        assert_eq!(family_time(u32::MAX), None);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let found = family(std::process::id());
         child.kill().unwrap();

@@ -1,45 +1,38 @@
-//! `tenure bench`: how many operations a second, how late, and what they cost.
-//!
-//! A closed loop: each of the concurrent clients asks, waits for the answer, and asks again. So
-//! latencies are those of callers that slow down with the cluster, not of a fixed rate.
+//! `tenure bench`: what can be typed, a cluster of its own if asked for, and the order of things.
+//! How it is measured is in the crate tenure-bench.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use hdrhistogram::Histogram;
-use hyper::Method;
-use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
-use tenure_api::frame::Consistency;
-use tenure_client::{Acquisition, Client, Conclusion, Extension, new_acquire, new_attempt};
-use tenure_state_machine::{Acquire, Complete, Extend, Name, Payload, Token, limits};
-use tokio::time::{Instant, sleep};
+use tenure_bench::{
+    Bench, CLIENTS_MAX, Device, Disturbed, Filled, Load, Meters, Results, Settings, Via, Window,
+    disturb, fill,
+};
+use tenure_client::{Client, Config};
+use tenure_state_machine::{Payload, limits};
+use tokio::time::{Instant, sleep_until};
 
 use crate::cli::Connect;
 use crate::cli::http;
 use crate::cli::output::{self, Format, say};
-use crate::procfs;
+use crate::dev::Stop;
+use crate::local::{LocalCluster, LocalNode, Place};
 
-/// The scope of all records that a run makes.
-const SCOPE: &str = "bench";
-/// Longest latency that is told apart, in microseconds.
-const LATENCY_MAX_US: u64 = 60 * 1000 * 1000;
-/// Completed records for each client of the `duplicates` workload.
-const DUPLICATES_EACH: usize = 16;
-/// Of a hundred operations of `duplicates`, how many are duplicates.
-const DUPLICATES_OF_100: u32 = 90;
-/// Most concurrent clients.
-const CONCURRENCY_MAX: u32 = 100_000;
-/// The counter of a node's metrics that says how often its log was synced.
-const SYNCS: &str = "tenure_log_syncs_total";
+/// The base port of a cluster of its own, beside those of `tenure dev` and `demo`.
+const BASE_PORT: u16 = 7800;
+/// Most waiters: what a node takes by default.
+const WAITERS_MAX: u32 = 100_000;
+/// Records that are stored to see how fast that goes, before a backlog is.
+const PROBE: u64 = 4096;
+/// How much longer than that tells a backlog may take.
+const FILL_SLACK: u32 = 2;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Workload {
     /// Acquire and complete fresh keys; each is an operation
     Cycle,
@@ -49,413 +42,276 @@ enum Workload {
     Heartbeat,
 }
 
+impl Workload {
+    fn measured(self) -> tenure_bench::Workload {
+        match self {
+            Self::Cycle => tenure_bench::Workload::Cycle,
+            Self::Duplicates => tenure_bench::Workload::Duplicates,
+            Self::Heartbeat => tenure_bench::Workload::Heartbeat,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Protocol {
+    /// Frames, many requests on a connection
+    Native,
+    /// One JSON command a request, one keep-alive connection a client
+    Http,
+    /// JSON batches of 64 commands, one keep-alive connection a client
+    Batch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum During {
+    /// The nodes take snapshots, in turn and back to back
+    Snapshot,
+    /// The nodes purge the records of `--fill`, which all come due at once
+    Purge,
+    /// One follower after the other is killed and started again
+    Restart,
+}
+
+impl During {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Snapshot => "snapshot",
+            Self::Purge => "purge",
+            Self::Restart => "restart",
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:
-  tenure bench --workload cycle --concurrency 256 --seconds 10 -o json")]
+#[command(after_help = "Examples:
+  tenure bench --workload cycle --concurrency 256 --seconds 10 -o json
+  tenure bench --dev --fill 1000000 --seconds 0
+  tenure bench --dev --fill 200000 --during purge
+  tenure bench --via batch --http http://127.0.0.1:7601")]
 pub(crate) struct Args {
     /// What the clients do
     #[arg(long, value_enum, default_value = "cycle")]
     workload: Workload,
     /// How many clients
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=i64::from(CLIENTS_MAX)))]
     concurrency: u32,
-    /// How long, in seconds
+    /// How long, in seconds; 0 only fills
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Bytes of each result
     #[arg(long, default_value_t = 256)]
     payload: usize,
+    /// How the clients reach the cluster; http and batch need --http or --dev
+    #[arg(long, value_enum, default_value = "native")]
+    via: Protocol,
+    /// Store so many COMPLETE records first
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    fill: u64,
+    /// Let so many acquires wait for one other record meanwhile
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=i64::from(WAITERS_MAX)))]
+    waiters: u32,
+    /// Measure once more while this goes on, and compare; snapshot needs --http or --dev, purge
+    /// needs --fill, restart needs --dev
+    #[arg(long, value_enum)]
+    during: Option<During>,
+    /// Start three nodes on this machine for the run
+    #[arg(long)]
+    dev: bool,
+    /// Where the nodes keep their data, to count what its disk writes; with --dev they are told to
+    /// [default with --dev: a temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
     /// Process ids of the nodes, if they run here: their processor time is counted
-    #[arg(long, value_name = "PID,..", value_delimiter = ',')]
+    #[arg(long, value_name = "PID,..", value_delimiter = ',', conflicts_with = "dev")]
     server_pids: Vec<u32>,
     /// HTTP addresses of the nodes: how often they sync their logs is counted
-    #[arg(long, value_name = "URL,..", value_delimiter = ',', value_parser = http::address)]
+    #[arg(long, value_name = "URL,..", value_delimiter = ',', value_parser = http::address, conflicts_with = "dev")]
     http: Vec<String>,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// What a run came to. The members of the JSON object, in this order.
-#[derive(Debug, Serialize)]
-struct Results {
-    workload: Workload,
-    concurrency: u32,
-    seconds: f64,
-    ops: u64,
-    ops_per_s: f64,
-    p50_ms: f64,
-    p99_ms: f64,
-    p999_ms: f64,
-    errors: u64,
-    server_cpu_us_per_op: Option<f64>,
-    client_cpu_us_per_op: Option<f64>,
-    /// Only with `--http`: syncs of all those nodes' logs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    log_syncs: Option<u64>,
-}
-
-/// What the clients of a run share.
+/// The cluster that is measured.
 #[derive(Debug)]
-struct Run {
-    client: Client,
-    payload: Arc<Payload>,
-    ends: Instant,
-    /// Completed keys, for `duplicates`.
-    completed: Vec<Name>,
-    ops: AtomicU64,
-    errors: AtomicU64,
+struct Target {
+    config: Config,
+    /// HTTP addresses, as far as they are known.
+    nodes: Vec<String>,
+    meters: Meters,
+    /// If it is this process's own, with its leader.
+    own: Option<(LocalCluster, u64)>,
 }
 
 /// Measures, and prints the results.
 pub(crate) async fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
-    ensure!(
-        (1..=CONCURRENCY_MAX).contains(&args.concurrency),
-        "there can be 1 to {CONCURRENCY_MAX} clients"
-    );
-    ensure!(args.seconds > 0, "it takes a second at least");
-    let payload =
-        Payload::new(None, vec![b'x'; args.payload.min(limits::BODY_BYTES + 1)], BTreeMap::new());
+    let mut stop = Stop::new()?;
+    // Dropping the run ends a cluster of its own.
+    let results = tokio::select! {
+        results = measured(&args) => results?,
+        () = stop.asked() => bail!("stopped"),
+    };
+    output::object(format, &serde_json::to_string(&results).context("cannot write the results")?)?;
+    Ok(if results.any() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn measured(args: &Args) -> anyhow::Result<Results> {
+    check(args)?;
+    let payload = vec![b'x'; args.payload.min(limits::BODY_BYTES + 1)];
+    let payload = Payload::new(None, payload, BTreeMap::new());
     let payload = Arc::new(payload.context("the payload is not valid")?);
-    let client = args.connect.client();
-    let completed = prepare(&args, &client, &payload).await?;
+    let (workload, clients) = (args.workload.measured(), args.concurrency);
+    let load = Load { workload, clients, payload: args.payload };
+    let mut target = target(args).await?;
+    let (filled, due) = filled(args, &target, &payload).await?;
 
-    let before = Meters::read(&args).await?;
-    let began = Instant::now();
-    let (ops, errors) = (AtomicU64::new(0), AtomicU64::new(0));
-    let ends = began + Duration::from_secs(args.seconds);
-    let run = Arc::new(Run { client, payload, ends, completed, ops, errors });
-    let clients: Vec<_> = (0..args.concurrency)
-        .map(|_| tokio::spawn(drive(Arc::clone(&run), args.workload)))
-        .collect();
-    let progress = tokio::spawn(show_progress(Arc::clone(&run), args.seconds));
-    let mut latencies = histogram()?;
-    for client in clients {
-        let driven = client.await.context("a client of the bench failed")??;
-        latencies.add(driven).context("latencies do not add up")?;
-    }
-    let took = began.elapsed();
-    progress.await.context("the progress bar failed")?;
-    let after = Meters::read(&args).await?;
-
-    let results = results(&args, &run, took, &latencies, &before, &after);
-    match format {
-        Format::Json => {
-            output::line(serde_json::to_string(&results).context("cannot write the results")?)?;
-        }
-        Format::Table => output::line(table(&results))?,
-    }
-    Ok(if results.ops > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Finds the leader before the clock starts, and completes what `duplicates` needs.
-async fn prepare(
-    args: &Args,
-    client: &Client,
-    payload: &Arc<Payload>,
-) -> anyhow::Result<Vec<Name>> {
-    let name = fresh_name()?;
-    client.get(&name, Consistency::Linearizable).await.context("the cluster does not answer")?;
-    if args.workload != Workload::Duplicates {
-        return Ok(Vec::new());
-    }
-    let makers: Vec<_> = (0..args.concurrency)
-        .map(|_| {
-            let (client, payload) = (client.clone(), Arc::clone(payload));
-            tokio::spawn(async move {
-                let mut names = Vec::new();
-                for _ in 0..DUPLICATES_EACH {
-                    let name = fresh_name()?;
-                    let token = acquire_fresh(&client, name.clone()).await?;
-                    complete(&client, name.clone(), token, Arc::clone(&payload)).await?;
-                    names.push(name);
-                }
-                anyhow::Ok(names)
-            })
-        })
-        .collect();
-    let mut completed = Vec::new();
-    for maker in makers {
-        completed.extend(maker.await.context("a client of the bench failed")??);
-    }
-    Ok(completed)
-}
-
-fn histogram() -> anyhow::Result<Histogram<u64>> {
-    Histogram::new_with_bounds(1, LATENCY_MAX_US, 3).context("the histogram is not valid")
-}
-
-/// One client. Gives its latencies, in microseconds.
-async fn drive(run: Arc<Run>, workload: Workload) -> anyhow::Result<Histogram<u64>> {
-    let mut meter = Meter { run: &run, latencies: histogram()? };
-    match workload {
-        Workload::Cycle => {
-            while meter.goes_on() {
-                cycle(&run, &mut meter).await?;
+    let mut windows = Vec::new();
+    let done = AtomicU64::new(0);
+    if args.seconds > 0 {
+        let settings = Settings {
+            config: target.config.clone(),
+            via: via(args, &target),
+            load,
+            payload,
+            waiters: args.waiters,
+            meters: target.meters.clone(),
+        };
+        let mut bench = Bench::start(settings).await?;
+        let length = Duration::from_secs(args.seconds);
+        let quiet = if args.during.is_some() { "quiet: " } else { "" };
+        bench.window(quiet, length, std::future::pending()).await?;
+        if let Some(during) = args.during {
+            if let Some(due) = due {
+                ensure!(Instant::now() < due, "the backlog came due too early: fill with less");
+                sleep_until(due).await;
             }
+            let meanwhile = disturbance(during, &mut target, &done);
+            bench.window(&format!("{}: ", during.name()), length, meanwhile).await?;
         }
-        Workload::Duplicates => {
-            while meter.goes_on() {
-                if rand::random_range(0..100) < DUPLICATES_OF_100 {
-                    let place = rand::random_range(0..run.completed.len());
-                    let name = run.completed.get(place).context("nothing was completed")?;
-                    meter.measure(replayed(&run.client, name.clone())).await;
-                } else {
-                    cycle(&run, &mut meter).await?;
-                }
-            }
-        }
-        Workload::Heartbeat => {
-            let name = fresh_name()?;
-            let token = acquire_fresh(&run.client, name.clone()).await?;
-            while meter.goes_on() {
-                meter.measure(extended(&run.client, name.clone(), token)).await;
-            }
-        }
+        windows = bench.stop().await?;
     }
-    Ok(meter.latencies)
+    if let Some((cluster, _)) = target.own.take() {
+        cluster.stop(std::future::pending()).await;
+    }
+    for error in windows.iter().filter_map(|window| window.tally.first_error.as_deref()) {
+        say(format_args!("the first error: {error}"));
+    }
+    let disturbed = match (args.during, windows.as_slice()) {
+        (Some(during), [quiet, disturbed]) => {
+            let disturbances =
+                if during == During::Purge { args.fill } else { done.load(Ordering::Relaxed) };
+            Some(Disturbed::new(during.name(), disturbances, quiet, disturbed))
+        }
+        _ => None,
+    };
+    let window: Option<&Window> = windows.last();
+    Ok(Results::new(load, window, filled, disturbed))
 }
 
-async fn cycle(run: &Run, meter: &mut Meter<'_>) -> anyhow::Result<()> {
-    let name = fresh_name()?;
-    if let Some(token) = meter.measure(acquire_fresh(&run.client, name.clone())).await {
-        meter.measure(complete(&run.client, name, token, Arc::clone(&run.payload))).await;
+/// Refuses what does not go together.
+fn check(args: &Args) -> anyhow::Result<()> {
+    ensure!(args.seconds > 0 || args.fill > 0, "0 seconds without --fill is nothing to do");
+    let http = args.dev || !args.http.is_empty();
+    ensure!(http || args.via == Protocol::Native, "--via http and batch need --http or --dev");
+    let Some(during) = args.during else { return Ok(()) };
+    ensure!(args.seconds > 0, "--during needs --seconds");
+    match during {
+        During::Snapshot => ensure!(http, "--during snapshot needs --http or --dev"),
+        During::Purge => ensure!(args.fill > 0, "--during purge needs --fill"),
+        During::Restart => ensure!(args.dev, "--during restart needs --dev"),
     }
     Ok(())
 }
 
-/// Counts and times operations of one client.
-struct Meter<'a> {
-    run: &'a Run,
-    latencies: Histogram<u64>,
+/// The cluster that was named, or one that is started now.
+async fn target(args: &Args) -> anyhow::Result<Target> {
+    if !args.dev {
+        let device = args.data_dir.as_deref().and_then(Device::of);
+        let nodes = args.http.clone();
+        let meters = Meters { pids: args.server_pids.clone(), device, nodes: nodes.clone() };
+        return Ok(Target { config: args.connect.config(), nodes, meters, own: None });
+    }
+    let data_dir = args.data_dir.clone();
+    let place = Place { nodes: None, data_dir, base_port: None, default_port: BASE_PORT };
+    let mut cluster = LocalCluster::start(&place)?;
+    let leader = cluster.ready(|node, _| say(format_args!("node {} ended", node.id))).await?;
+    let list = |of: fn(&LocalNode) -> String| cluster.nodes().iter().map(of).collect::<Vec<_>>();
+    let nodes = list(|node| node.http.clone());
+    let config = Config { endpoints: list(|node| node.rpc.clone()), ..args.connect.config() };
+    let mut meters = Meters { device: Device::of(cluster.directory()), ..Meters::default() };
+    // Nodes that are killed have neither a time nor counters afterwards.
+    if args.during != Some(During::Restart) {
+        meters.pids = cluster.nodes().iter().map(|node| node.pid).collect();
+        meters.nodes.clone_from(&nodes);
+    }
+    Ok(Target { config, nodes, meters, own: Some((cluster, leader)) })
 }
 
-impl Meter<'_> {
-    fn goes_on(&self) -> bool {
-        Instant::now() < self.run.ends
-    }
-
-    /// Counts an operation that went as it should, with its latency, or an error.
-    async fn measure<T>(
-        &mut self,
-        operation: impl Future<Output = anyhow::Result<T>>,
-    ) -> Option<T> {
-        let began = Instant::now();
-        match operation.await {
-            Ok(value) => {
-                let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-                self.latencies.saturating_record(micros);
-                self.run.ops.fetch_add(1, Ordering::Relaxed);
-                Some(value)
-            }
-            Err(error) => {
-                if self.run.errors.fetch_add(1, Ordering::Relaxed) == 0 {
-                    say(format_args!("the first error: {error:#}"));
-                }
-                None
-            }
-        }
+fn via(args: &Args, target: &Target) -> Via {
+    match args.via {
+        Protocol::Native => Via::Native,
+        Protocol::Http => Via::Http(target.nodes.clone()),
+        Protocol::Batch => Via::Batch(target.nodes.clone()),
     }
 }
 
-fn fresh_name() -> anyhow::Result<Name> {
-    Ok(Name::new(SCOPE, &format!("{:032x}", rand::random::<u128>()))?)
-}
-
-async fn acquire_fresh(client: &Client, name: Name) -> anyhow::Result<Token> {
-    match client.acquire(new_acquire(name), Duration::ZERO).await? {
-        (Acquisition::Acquired { token, .. }, _) => Ok(token),
-        (other, _) => bail!("an acquire of a fresh key came to {other:?}"),
-    }
-}
-
-async fn complete(
-    client: &Client,
-    name: Name,
-    token: Token,
-    payload: Arc<Payload>,
-) -> anyhow::Result<()> {
-    let (ttl_ms, not_after_ms) = (None, None);
-    let complete = Complete { name, token, ttl_ms, payload: Some(payload), not_after_ms };
-    match client.complete(complete).await? {
-        (Conclusion::Completed(_) | Conclusion::AlreadyComplete(_), _) => Ok(()),
-        (other, _) => bail!("a complete came to {other:?}"),
-    }
-}
-
-async fn replayed(client: &Client, name: Name) -> anyhow::Result<()> {
-    let acquire = Acquire { attempt: new_attempt(), ..new_acquire(name) };
-    match client.acquire(acquire, Duration::ZERO).await? {
-        (Acquisition::Replay(_), _) => Ok(()),
-        (other, _) => bail!("an acquire of a completed key came to {other:?}"),
-    }
-}
-
-async fn extended(client: &Client, name: Name, token: Token) -> anyhow::Result<()> {
-    let lease_ms = limits::LEASE_DEFAULT_MS;
-    let extend = Extend { name, token, lease_ms, not_after_ms: None };
-    match client.extend(extend).await? {
-        (Extension::Extended { .. }, _) => Ok(()),
-        (other, _) => bail!("an extend came to {other:?}"),
-    }
-}
-
-/// A bar on a terminal, until the run ends.
-async fn show_progress(run: Arc<Run>, seconds: u64) {
-    if !std::io::stderr().is_terminal() {
-        return;
-    }
-    let bar = ProgressBar::new(seconds);
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} s {msg}") {
-        bar.set_style(style);
-    }
-    let began = Instant::now();
-    while Instant::now() < run.ends {
-        let ops = run.ops.load(Ordering::Relaxed);
-        bar.set_position(began.elapsed().as_secs());
-        bar.set_message(format!("{:.0} ops/s", per_second(ops, began.elapsed())));
-        sleep(Duration::from_millis(200)).await;
-    }
-    bar.finish_and_clear();
-}
-
-/// What is read before and after a run.
-#[derive(Debug)]
-struct Meters {
-    servers: Option<Duration>,
-    client: Option<Duration>,
-    syncs: Option<u64>,
-}
-
-impl Meters {
-    async fn read(args: &Args) -> anyhow::Result<Self> {
-        let mut servers = (!args.server_pids.is_empty()).then_some(Duration::ZERO);
-        for pid in &args.server_pids {
-            let time = procfs::cpu_time(Some(*pid));
-            let time = time.with_context(|| format!("there is no process {pid}"))?;
-            servers = servers.map(|sum| sum.saturating_add(time));
-        }
-        let mut syncs = (!args.http.is_empty()).then_some(0);
-        for address in &args.http {
-            let limit = Duration::from_secs(5);
-            let answer = http::request(address, Method::GET, "/metrics", None, limit).await?;
-            let count = counter(&String::from_utf8_lossy(&answer.body), SYNCS);
-            let count = count.with_context(|| format!("{address} does not count {SYNCS}"))?;
-            syncs = syncs.map(|sum: u64| sum.saturating_add(count));
-        }
-        Ok(Self { servers, client: procfs::cpu_time(None), syncs })
-    }
-}
-
-/// A counter in the text format of Prometheus, the sum over its labels.
-fn counter(metrics: &str, name: &str) -> Option<u64> {
-    let mut sum = None;
-    for line in metrics.lines() {
-        let Some(rest) = line.strip_prefix(name) else { continue };
-        if rest.starts_with([' ', '{'])
-            && let Some(count) = rest.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok())
-        {
-            sum = Some(sum.unwrap_or(0_u64).saturating_add(count));
-        }
-    }
-    sum
-}
-
-fn results(
+/// Stores what was asked for. Gives what that came to, and when a backlog is due.
+async fn filled(
     args: &Args,
-    run: &Run,
-    took: Duration,
-    latencies: &Histogram<u64>,
-    before: &Meters,
-    after: &Meters,
-) -> Results {
-    let ops = run.ops.load(Ordering::Relaxed);
-    let quantile_ms = |quantile| rounded(latencies.value_at_quantile(quantile) as f64 / 1000.0);
-    let us_per_op = |before: Option<Duration>, after: Option<Duration>| {
-        let spent = after?.saturating_sub(before?);
-        (ops > 0).then(|| rounded(spent.as_secs_f64() * 1e6 / ops as f64))
-    };
-    Results {
-        workload: args.workload,
-        concurrency: args.concurrency,
-        seconds: rounded(took.as_secs_f64()),
-        ops,
-        ops_per_s: rounded(per_second(ops, took)),
-        p50_ms: quantile_ms(0.5),
-        p99_ms: quantile_ms(0.99),
-        p999_ms: quantile_ms(0.999),
-        errors: run.errors.load(Ordering::Relaxed),
-        server_cpu_us_per_op: us_per_op(before.servers, after.servers),
-        client_cpu_us_per_op: us_per_op(before.client, after.client),
-        log_syncs: after.syncs.and_then(|after| Some(after.saturating_sub(before.syncs?))),
+    target: &Target,
+    payload: &Arc<Payload>,
+) -> anyhow::Result<(Option<Filled>, Option<Instant>)> {
+    if args.fill == 0 {
+        return Ok((None, None));
+    }
+    let client = Client::new(target.config.clone());
+    let mut due = None;
+    if args.during == Some(During::Purge) {
+        let probe = fill(&client, PROBE, payload, None).await?;
+        let batches = u32::try_from(args.fill.div_ceil(PROBE)).unwrap_or(u32::MAX);
+        let filling = probe.saturating_mul(batches).saturating_mul(FILL_SLACK);
+        // The quiet window and what is around it come before it.
+        let quiet = Duration::from_secs(args.seconds.saturating_add(3));
+        let now = Instant::now();
+        due = now.checked_add(filling.saturating_add(quiet));
+        ensure!(due.is_some(), "a backlog of {} takes too long to store", args.fill);
+    }
+    let before = target.meters.read().await?;
+    let took = fill(&client, args.fill, payload, due).await?;
+    let after = target.meters.read().await?;
+    let filled = Filled::new(args.fill, took, &before, &after);
+    say(format_args!("filled {} records in {took:.1?}", args.fill));
+    Ok((Some(filled), due))
+}
+
+/// Disturbs until it is dropped, or until nothing is left to do.
+async fn disturbance(during: During, target: &mut Target, done: &AtomicU64) -> anyhow::Result<()> {
+    match during {
+        During::Snapshot => disturb::snapshots(&target.nodes, done).await,
+        During::Purge => disturb::purges(&Client::new(target.config.clone())).await,
+        During::Restart => {
+            let (cluster, leader) = target.own.as_mut().context("the cluster is not our own")?;
+            restarts(cluster, *leader, done).await
+        }
     }
 }
 
-fn per_second(ops: u64, took: Duration) -> f64 {
-    ops as f64 / took.as_secs_f64().max(1e-9)
-}
-
-/// Three digits behind the point: more is noise.
-fn rounded(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
-}
-
-fn table(results: &Results) -> comfy_table::Table {
-    let or_none = |value: Option<f64>| value.map_or("-".to_owned(), |value| value.to_string());
-    let workload = serde_json::to_value(results.workload);
-    let workload = workload.ok().and_then(|name| name.as_str().map(str::to_owned));
-    let mut rows = vec![
-        ("workload", workload.unwrap_or_default()),
-        ("concurrency", results.concurrency.to_string()),
-        ("seconds", results.seconds.to_string()),
-        ("ops", results.ops.to_string()),
-        ("ops/s", format!("{:.0}", results.ops_per_s)),
-        ("p50 ms", results.p50_ms.to_string()),
-        ("p99 ms", results.p99_ms.to_string()),
-        ("p99.9 ms", results.p999_ms.to_string()),
-        ("errors", results.errors.to_string()),
-        ("server cpu us/op", or_none(results.server_cpu_us_per_op)),
-        ("client cpu us/op", or_none(results.client_cpu_us_per_op)),
-    ];
-    if let Some(syncs) = results.log_syncs {
-        rows.push(("log syncs", syncs.to_string()));
-    }
-    output::pairs(rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_results_are_the_documented_object() {
-        let results = Results {
-            workload: Workload::Duplicates,
-            concurrency: 2,
-            seconds: 1.0,
-            ops: 3,
-            ops_per_s: 3.0,
-            p50_ms: 0.5,
-            p99_ms: 0.5,
-            p999_ms: 0.5,
-            errors: 0,
-            server_cpu_us_per_op: None,
-            client_cpu_us_per_op: Some(1.5),
-            log_syncs: None,
-        };
-        assert_eq!(
-            serde_json::to_string(&results).unwrap(),
-            r#"{"workload":"duplicates","concurrency":2,"seconds":1.0,"ops":3,"ops_per_s":3.0,"p50_ms":0.5,"p99_ms":0.5,"p999_ms":0.5,"errors":0,"server_cpu_us_per_op":null,"client_cpu_us_per_op":1.5}"#
-        );
-    }
-
-    #[test]
-    fn counters_are_summed_over_their_labels_and_not_mixed_up() {
-        let metrics = "# TYPE tenure_log_syncs_total counter\n\
-            tenure_log_syncs_total{store=\"log\"} 40\n\
-            tenure_log_syncs_total 2\n\
-            tenure_log_syncs_total_seconds 9\n\
-            tenure_other 5\n";
-        assert_eq!(counter(metrics, SYNCS), Some(42));
-        assert_eq!(counter("tenure_other 5\n", SYNCS), None);
+/// Kills one follower after the other, each when the one before is ready again.
+async fn restarts(
+    cluster: &mut LocalCluster,
+    mut leader: u64,
+    done: &AtomicU64,
+) -> anyhow::Result<()> {
+    loop {
+        let followers: Vec<u64> =
+            cluster.nodes().iter().map(|node| node.id).filter(|id| *id != leader).collect();
+        for follower in followers {
+            cluster.kill(follower)?;
+            cluster.spawn(follower)?;
+            leader = cluster.ready(|node, _| say(format_args!("node {} ended", node.id))).await?;
+            done.fetch_add(1, Ordering::Relaxed);
+            if follower == leader {
+                break;
+            }
+        }
     }
 }

@@ -89,6 +89,7 @@ fn quoted(word: &str) -> String {
 /// Nodes that run. Dropping it kills them.
 #[derive(Debug)]
 pub(crate) struct LocalCluster {
+    directory: PathBuf,
     nodes: Vec<LocalNode>,
     children: BTreeMap<u64, Child>,
     /// Removed at the end, after the last child has ended.
@@ -125,11 +126,17 @@ impl LocalCluster {
             .with_context(|| format!("cannot find {}", directory.display()))?;
         let description = describe(place, &directory)?;
         let nodes = plan(&description, &directory)?;
-        let mut cluster = Self { nodes, children: BTreeMap::new(), _temporary: temporary };
+        let children = BTreeMap::new();
+        let mut cluster = Self { directory, nodes, children, _temporary: temporary };
         for id in cluster.ids() {
             cluster.spawn(id)?;
         }
         Ok(cluster)
+    }
+
+    /// Where all of it is.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// All nodes, in the order of their ids.

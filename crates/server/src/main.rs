@@ -1,7 +1,7 @@
 //! `tenure`, the one binary: a node, its command line, and tools that need a whole cluster.
 //!
 //! `cli` says what can be typed and what it exits with. `server` and `config` are a node. `local`
-//! is a cluster of child processes, for `dev` and `demo`. `bench` and `replay` stand alone.
+//! is a cluster of child processes, for `dev` and `demo`. `bench` starts what the crate tenure-bench measures; `replay` stands alone.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -19,7 +19,6 @@ mod config;
 mod demo;
 mod dev;
 mod local;
-mod procfs;
 mod replay;
 mod server;
 mod sink;

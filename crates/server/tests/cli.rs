@@ -40,11 +40,30 @@ fn what_is_no_command_is_a_usage_error() {
         &["complete", "mail", "order-1", "--token", "1", "--text", "a", "--body-file", "b"],
         &["cluster", "promote", "two"],
         &["bench", "--workload", "sleep"],
+        &["bench", "--concurrency", "0"],
+        &["bench", "--dev", "--server-pids", "1"],
         &["nonsense"],
     ] {
         let output = output(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_bench_that_cannot_be_run_says_what_it_needs() {
+    for (wrong, needs) in [
+        (&["bench", "--seconds", "0"][..], "--fill"),
+        (&["bench", "--during", "purge"], "--fill"),
+        (&["bench", "--during", "snapshot"], "--http or --dev"),
+        (&["bench", "--during", "restart"], "--dev"),
+        (&["bench", "--via", "http"], "--http or --dev"),
+        (&["bench", "--payload", "1048577"], "payload"),
+    ] {
+        let output = output(wrong);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{wrong:?}: {said}");
+        assert!(output.stdout.is_empty() && said.contains(needs), "{wrong:?}: {said}");
     }
 }
 

@@ -23,8 +23,12 @@ pub(crate) struct Connect {
 
 impl Connect {
     pub(crate) fn client(&self) -> Client {
+        Client::new(self.config())
+    }
+
+    pub(crate) fn config(&self) -> Config {
         let timeout = self.deadline.duration();
         let endpoints = self.endpoints.iter().map(|endpoint| endpoint.trim().to_owned()).collect();
-        Client::new(Config { timeout, ..Config::new(endpoints) })
+        Config { timeout, ..Config::new(endpoints) }
     }
 }

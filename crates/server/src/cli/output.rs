@@ -56,6 +56,14 @@ pub(crate) fn response(format: Format, response: &Response) -> anyhow::Result<()
     }
 }
 
+/// Prints an object: JSON as it is, or as a table.
+pub(crate) fn object(format: Format, json: &str) -> anyhow::Result<()> {
+    match format {
+        Format::Json => line(json),
+        Format::Table => line(table_of(json)?),
+    }
+}
+
 /// An exit code as the table of problems has it.
 pub(crate) fn exit(code: u8) -> ExitCode {
     ExitCode::from(code)
