@@ -46,6 +46,16 @@
 //! not strictly linearizable, nor is a read of NATS (its stream leader answers without asking a
 //! majority); NATS now and then refuses an uncontended update (`10164`), which counts as an error.
 //!
+//! # Parts alone
+//!
+//! Micro-benchmarks are in the crates that they measure. The profile `release` has RocksDB
+//! compiled already; each file takes `--bench NAME` and what criterion takes after `--`:
+//!
+//! ```text
+//! cargo bench --profile release -p tenure-state-machine   # apply, codec
+//! cargo bench --profile release -p tenure-storage         # log append, state apply, records
+//! ```
+//!
 //! # What was tried
 //!
 //! Each row is a change that was measured against the build before it, in one sitting.
