@@ -137,8 +137,9 @@ impl Bench {
             () = self.show(title, length, closes) => {}
             ended = meanwhile => ended?,
         }
-        self.running.open(0);
+        // Reading takes a moment, to which the operations in it belong.
         let after = self.meters.read().await?;
+        self.running.open(0);
         self.windows.push((before, after));
         Ok(())
     }

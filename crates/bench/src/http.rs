@@ -76,8 +76,8 @@ impl Connection {
         body: Bytes,
     ) -> anyhow::Result<(u16, Bytes)> {
         let sender = match sender {
-            Some(sender) => sender,
-            None => sender.insert(self.dial().await?),
+            Some(sender) if !sender.is_closed() => sender,
+            _ => sender.insert(self.dial().await?),
         };
         let request = Request::builder()
             .method(method)
@@ -232,7 +232,49 @@ impl System for Http {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_is_kept_and_dialled_again_after_it_was_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let node = Connection::new(listener.local_addr().unwrap().to_string());
+        let serve = async {
+            let mut requests = Vec::new();
+            for answers in [2, 1] {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                for _ in 0..answers {
+                    let mut request = vec![0; 4096];
+                    let length = socket.read(&mut request).await.unwrap();
+                    requests.push(String::from_utf8(request[..length].to_vec()).unwrap());
+                    let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+                    socket.write_all(ok).await.unwrap();
+                }
+            }
+            requests
+        };
+        let ask = async {
+            for number in 0..3 {
+                let body = Bytes::from(format!("body-{number}"));
+                let (status, answer) = node.ask(Method::POST, "/v1/x", body).await.unwrap();
+                assert_eq!((status, &*answer), (200, &b"{}"[..]));
+                if number == 1 {
+                    // The node's end of the connection is seen before the next request.
+                    let sender = &mut *node.sender.lock().await;
+                    while sender.as_mut().unwrap().ready().await.is_ok() {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+        };
+        let (requests, ()) = tokio::join!(serve, ask);
+        for (number, request) in requests.iter().enumerate() {
+            assert!(request.starts_with("POST /v1/x HTTP/1.1\r\n"), "{request}");
+            assert!(request.ends_with(&format!("\r\n\r\nbody-{number}")), "{request}");
+        }
+    }
 
     fn answer(json: &str) -> Answer {
         serde_json::from_str(json).unwrap()

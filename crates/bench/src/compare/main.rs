@@ -116,7 +116,7 @@ fn main() -> ExitCode {
     let ran = runtime.context("cannot start a runtime").and_then(|runtime| {
         runtime.block_on(async {
             let mut stop = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-            // Dropping what runs kills the servers.
+            // Dropping what runs ends the servers.
             tokio::select! {
                 ran = run(args) => ran,
                 _ = stop.recv() => bail!("stopped"),
@@ -240,7 +240,6 @@ impl Visit<'_> {
             }
             self.bar.inc(1);
         }
-        peer.processes().stop().await;
         Ok(())
     }
 
@@ -256,8 +255,9 @@ impl Visit<'_> {
         let before = meters.read().await?;
         running.open(1);
         sleep(self.plan.window).await;
-        running.open(0);
+        // Reading takes a moment, to which the operations in it belong.
         let after = meters.read().await?;
+        running.open(0);
         let tally = running.stop().await?.into_iter().next().context("no call began")?;
         if let Some(error) = &tally.first_error {
             self.bar.suspend(|| say(&format!("{}: the first error: {error}", self.system)));

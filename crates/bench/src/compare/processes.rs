@@ -17,7 +17,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(15);
 /// How often they are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Processes that run. Dropping them kills them.
+/// Processes that run. Dropping them ends them, which takes a while.
 #[derive(Debug)]
 pub(crate) struct Processes {
     /// Where they keep data and logs.
@@ -82,9 +82,11 @@ impl Processes {
             }
         }
     }
+}
 
-    /// Asks them to end, waits, and kills those that do not.
-    pub(crate) async fn stop(mut self) {
+/// Asks them to end, waits, and kills those that do not: what they started has to end too.
+impl Drop for Processes {
+    fn drop(&mut self) {
         for child in &self.children {
             let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
             if let Some(pid) = pid {
@@ -93,14 +95,9 @@ impl Processes {
         }
         let deadline = Instant::now() + STOP_WITHIN;
         while !self.children.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(LOOK_EVERY);
             self.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-            sleep(LOOK_EVERY).await;
         }
-    }
-}
-
-impl Drop for Processes {
-    fn drop(&mut self) {
         for child in &mut self.children {
             let _ = child.kill();
             let _ = child.wait();

@@ -54,10 +54,6 @@ impl Peer for Etcd {
         Ok(Self { processes, leader })
     }
 
-    fn processes(self) -> Processes {
-        self.processes
-    }
-
     fn pids(&self) -> Vec<u32> {
         self.processes.pids()
     }

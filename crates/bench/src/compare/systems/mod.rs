@@ -18,8 +18,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tenure_bench::{LEASE_MS, System, TTL_MS};
 
-use crate::processes::Processes;
-
 pub(crate) mod etcd;
 pub(crate) mod nats;
 pub(crate) mod postgres;
@@ -30,7 +28,7 @@ pub(crate) mod zookeeper;
 /// How long one call may take, and a connection to stand.
 pub(crate) const CALL_WITHIN: Duration = Duration::from_secs(30);
 
-/// One system, started.
+/// One system, started. Dropping it ends it.
 pub(crate) trait Peer: Sized {
     type Driver: System;
 
@@ -40,8 +38,6 @@ pub(crate) trait Peer: Sized {
     /// Starts it in an empty directory, with fsync on and on loopback. When this returns it
     /// answers.
     fn start(programs: &Programs, directory: &Path) -> impl Future<Output = anyhow::Result<Self>>;
-
-    fn processes(self) -> Processes;
 
     /// Processes whose time counts.
     fn pids(&self) -> Vec<u32>;

@@ -48,10 +48,6 @@ impl Peer for Nats {
         Ok(Self { processes })
     }
 
-    fn processes(self) -> Processes {
-        self.processes
-    }
-
     fn pids(&self) -> Vec<u32> {
         self.processes.pids()
     }

@@ -73,10 +73,6 @@ impl Peer for Postgres {
         Ok(Self { processes })
     }
 
-    fn processes(self) -> Processes {
-        self.processes
-    }
-
     fn pids(&self) -> Vec<u32> {
         self.processes.pids()
     }

@@ -49,10 +49,6 @@ impl Peer for Redis {
         Ok(Self { processes })
     }
 
-    fn processes(self) -> Processes {
-        self.processes
-    }
-
     fn pids(&self) -> Vec<u32> {
         self.processes.pids()
     }

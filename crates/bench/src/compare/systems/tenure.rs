@@ -19,7 +19,7 @@ const BASE_PORT: u16 = 17_600;
 
 #[derive(Debug)]
 pub(crate) struct Tenure {
-    processes: Processes,
+    _processes: Processes,
     ready: Ready,
 }
 
@@ -55,11 +55,7 @@ impl Peer for Tenure {
                 ready.context("there is no leader yet")
             })
             .await?;
-        Ok(Self { processes, ready })
-    }
-
-    fn processes(self) -> Processes {
-        self.processes
+        Ok(Self { _processes: processes, ready })
     }
 
     fn pids(&self) -> Vec<u32> {

@@ -99,10 +99,6 @@ impl Peer for ZooKeeper {
         Ok(Self { processes, leader })
     }
 
-    fn processes(self) -> Processes {
-        self.processes
-    }
-
     fn pids(&self) -> Vec<u32> {
         self.processes.pids()
     }
