@@ -521,7 +521,7 @@ async fn run(
     disturb: impl AsyncFnOnce(&Cluster, &mut Xoshiro256PlusPlus),
 ) -> (usize, usize, usize) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let mut cluster = Cluster::start_with(answered_within(ms(700))).await;
+    let mut cluster = Cluster::start_with(answered_within(ms(400))).await;
     let callers = join_all(cluster.ids().into_iter().map(|id| cluster.caller(id))).await;
     let callers = Arc::new(callers);
     let (stop, history) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
@@ -579,7 +579,7 @@ async fn whatever_is_cut_refused_never_commits_and_acknowledged_stays() {
                         }
                     }
                 }
-                sleep(ms(rng.random_range(200..1300))).await;
+                sleep(ms(rng.random_range(200..1600))).await;
                 cluster.links.heal();
                 sleep(ms(rng.random_range(50..400))).await;
             }

@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use openraft::ReadPolicy;
 use tenure_api::frame::{Ask, Decided, Phase, Reply, Waited};
 use tenure_api::{Refusal, View};
 use tenure_state_machine::{
     Acquire, AcquireVerdict, Answer, At, Command, Name, Record, Replay, State, Token,
     judge_acquire, time, visible,
 };
-use tenure_storage::{Applied, Raft, StateStore};
+use tenure_storage::{Applied, StateStore};
 use tokio::time::{Instant, timeout_at};
 
 use crate::budget::overloaded;
 use crate::leader_time::{LeaderTime, Present};
 use crate::propose::{ProposeError, Proposer};
+use crate::read_index::ReadIndex;
 use crate::wait::{Place, Waiters};
 
 /// A read of a lease that is further behind the present than this waits for a tick, in
@@ -36,8 +36,8 @@ const BATCH_REPLAY_BYTES: usize = 8 * 1024 * 1024;
 /// The services of a node that leads.
 #[derive(Debug, Clone)]
 pub(crate) struct Local {
-    pub(crate) raft: Raft,
     pub(crate) state: StateStore,
+    pub(crate) read_index: ReadIndex,
     pub(crate) time: Arc<LeaderTime>,
     pub(crate) proposer: Proposer,
     pub(crate) waiters: Arc<Waiters>,
@@ -97,14 +97,15 @@ impl Local {
             Ask::Command { command, .. } => {
                 self.propose_one(command.clone(), deadlines.answer).await.map(Reply::Answer)
             }
-            Ask::Batch(commands) => self.batch(commands.clone(), deadlines.answer).await,
+            // What is rare is boxed, or every request would have room for it.
+            Ask::Batch(commands) => Box::pin(self.batch(commands.clone(), deadlines.answer)).await,
             Ask::Get { name, .. } => {
-                let (record, applied) = self.read(name, deadlines.answer).await?;
+                let (record, applied) = Box::pin(self.read(name, deadlines.answer)).await?;
                 let view = visible(record, applied.clock_ms).map(|record| View::from(&*record));
                 Ok(Reply::Record { view, at: read_at(applied) })
             }
             Ask::Wait { name, .. } => {
-                let (waited, at) = self.wait(name, deadlines).await?;
+                let (waited, at) = Box::pin(self.wait(name, deadlines)).await?;
                 Ok(Reply::Waited { waited, at })
             }
             // Listings and changes of the membership are not a leader's state.
@@ -156,14 +157,9 @@ impl Local {
     /// was committed by then (Q2).
     async fn read_index(&self, deadline: Instant) -> Answered<()> {
         self.present()?;
-        let read = timeout_at(deadline, self.raft.get_read_linearizer(ReadPolicy::ReadIndex)).await;
-        let Ok(Ok(linearizer)) = read else { return Err(Unanswered::NotLeading) };
-        let index = linearizer.read_log_id().index();
-        let mut applied = self.state.watch_applied();
-        let reached = timeout_at(deadline, applied.wait_for(|applied| applied.index >= index));
-        match reached.await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Unanswered::NotLeading),
+        match timeout_at(deadline, self.read_index.confirm()).await {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(Unanswered::NotLeading),
         }
     }
 
@@ -188,7 +184,9 @@ impl Local {
         let decided = self.try_acquire(acquire, deadlines.answer).await?;
         let refused = matches!(decided.answer, Answer::InProgress { .. });
         match deadlines.wait {
-            Some(wait) if refused => self.wait_to_acquire(acquire, wait, deadlines.answer).await,
+            Some(wait) if refused => {
+                Box::pin(self.wait_to_acquire(acquire, wait, deadlines.answer)).await
+            }
             _ => Ok(decided),
         }
     }
@@ -198,7 +196,7 @@ impl Local {
         let (record, applied) = self.state.read(&acquire.name)?;
         let verdict = judge_acquire(record.as_deref(), applied.clock_ms, acquire);
         if matches!(verdict, AcquireVerdict::Settled(_)) {
-            let seen = self.read(&acquire.name, deadline).await?;
+            let seen = Box::pin(self.read(&acquire.name, deadline)).await?;
             if let Some(decided) = self.settled(acquire, &seen)? {
                 return Ok(decided);
             }

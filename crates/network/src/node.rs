@@ -32,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::peer::{PeerAnswer, PeerFrame, PeerMessage};
 use crate::propose::Proposer;
 use crate::purge;
+use crate::read_index::ReadIndex;
 use crate::roles::{self, Roles};
 use crate::route::Router;
 use crate::rpc;
@@ -165,10 +166,12 @@ impl Node {
             node_id: identity.node_id,
             silent: config.silent(),
         };
+        let (read_index, rounds) =
+            ReadIndex::new(raft.clone(), state.clone(), config.request_timeout);
         let router = Arc::new(Router {
             local: Local {
-                raft: raft.clone(),
                 state: state.clone(),
+                read_index,
                 time: Arc::clone(&time),
                 proposer: proposer.clone(),
                 waiters: Arc::clone(&waiters),
@@ -223,6 +226,7 @@ impl Node {
         let follow =
             roles::follow(raft.clone(), state.clone(), time.clone(), waiters, metrics, roles_out);
         node.spawn(follow);
+        node.spawn(rounds.run());
         node.spawn(purge::run(state.clone(), Arc::clone(&time), proposer, config.purge_interval));
         let trim = trim::run(raft.clone(), log.clone(), state.clone(), Arc::clone(&disk_full));
         node.spawn(trim);

@@ -6,37 +6,27 @@
 //!   before it appended. Everything else that has no answer is *unknown*.
 //! - **P3** What nobody waits for any more is dropped before it is proposed.
 //! - **P4** Order of arrival is order of slots; a proposal is never split over two entries.
-//!
-//! An entry costs about as much as thirty commands, wherever it is applied. So while one is on its
-//! way the next one gathers: it goes when that one is applied, when it is full, or after
-//! [`GATHER`], so that a long way to the followers does not become two.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResult;
 use openraft::vote::leader_id_std::CommittedLeaderId;
 use tenure_api::frame::Decided;
-use tenure_state_machine::limits::{ENTRY_BYTES, ENTRY_COMMANDS};
+use tenure_state_machine::limits::ENTRY_BYTES;
 use tenure_state_machine::{Answers, At, Command, Entry};
 use tenure_storage::{LogId, Raft, TypeConfig};
-use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
+use crate::flow::{COMMAND_WEIGHT, Flow};
 use crate::leader_time::LeaderTime;
 use crate::metrics::Metrics;
 
 /// Proposals that may wait; more are refused as overload. At 20 000 a second it is half a second.
 const QUEUE: usize = 10_000;
-/// Entries on their way at once: at 50 ms to the nearer follower 40 000 commands a second. What is
-/// on its way when a leader is cut off is unknown to its callers, so it is not more.
-const IN_FLIGHT: usize = 8;
-/// How long an entry gathers at most while another one is on its way.
-const GATHER: Duration = Duration::from_millis(5);
-
 /// Why a proposal has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ProposeError {
@@ -61,53 +51,6 @@ pub(crate) struct Proposer {
     flow: Arc<Flow>,
 }
 
-/// What waits for an entry, and what is on its way.
-#[derive(Debug, Default)]
-struct Flow {
-    /// Weight of the proposals that wait, of which [`ENTRY_BYTES`] fill an entry.
-    waiting: AtomicUsize,
-    /// Entries on their way.
-    in_flight: AtomicUsize,
-    /// One entry less is on its way, or enough waits to fill one.
-    moved: Notify,
-}
-
-impl Flow {
-    fn arrive(&self, weight: usize) {
-        let before = self.waiting.fetch_add(weight, Ordering::AcqRel);
-        if before < ENTRY_BYTES && before + weight >= ENTRY_BYTES {
-            self.moved.notify_one();
-        }
-    }
-
-    fn leave(&self, weight: usize) {
-        self.waiting.fetch_sub(weight, Ordering::AcqRel);
-    }
-
-    fn land(&self) {
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
-        self.moved.notify_one();
-    }
-
-    /// Returns when the next entry should go.
-    async fn ready(&self) {
-        let gathered = sleep(GATHER);
-        tokio::pin!(gathered);
-        let mut long_enough = false;
-        loop {
-            let in_flight = self.in_flight.load(Ordering::Acquire);
-            let full = self.waiting.load(Ordering::Acquire) >= ENTRY_BYTES;
-            if in_flight == 0 || in_flight < IN_FLIGHT && (full || long_enough) {
-                return;
-            }
-            tokio::select! {
-                () = self.moved.notified() => {}
-                () = &mut gathered, if !long_enough => long_enough = true,
-            }
-        }
-    }
-}
-
 /// Commands that go into one entry together; none for a tick.
 #[derive(Debug)]
 struct Proposal {
@@ -127,7 +70,7 @@ const WITHDRAWN: u8 = 2;
 impl Proposal {
     fn new(commands: Vec<Command>, stage: Arc<AtomicU8>, reply: Reply) -> Self {
         let bytes: usize = commands.iter().map(Command::size).sum();
-        let weight = bytes.max(commands.len() * (ENTRY_BYTES / ENTRY_COMMANDS));
+        let weight = bytes.max(commands.len() * COMMAND_WEIGHT);
         Self { commands, weight, stage, reply }
     }
 
@@ -241,21 +184,22 @@ impl Task {
         let Some(present) = self.time.present() else {
             return batch.replies.refuse(ProposeError::NotLeader);
         };
+        let weight = batch.weight;
         self.metrics.entry_proposed(batch.commands.len());
         let entry = Arc::new(Entry { stamp_ms: present.ms, commands: batch.commands });
         let (responder, answer) = ProgressResponder::complete_only();
         let leader = CommittedLeaderId::new(present.term);
-        self.flow.in_flight.fetch_add(1, Ordering::AcqRel);
+        self.flow.depart();
         let handed = self.raft.write(entry).with_leader(leader).responder(responder).await;
         let replies = batch.replies;
         if handed.is_err() {
-            self.flow.land();
+            self.flow.land(weight);
             return replies.refuse(ProposeError::Unknown);
         }
         let flow = Arc::clone(&self.flow);
         tokio::spawn(async move {
             let result: Option<ClientWriteResult<TypeConfig>> = answer.await.ok();
-            flow.land();
+            flow.land(weight);
             replies.distribute(result);
         });
     }

@@ -77,6 +77,19 @@ impl Router {
             return stale::get(&self.local.state, name);
         }
         let deadlines = Deadlines::new(wait_ms(ask), budget, self.request_timeout);
+        if self.roles.borrow().serves && !self.stopping.load(Ordering::Relaxed) {
+            match self.here(ask, deadlines).await {
+                Ok(reply) => return Ok(reply),
+                Err(Unanswered::Refused(refusal)) => return Err(refusal),
+                Err(Unanswered::NotLeading) => {}
+            }
+        }
+        // Seldom, and large: every request would have room for it.
+        Box::pin(self.seek(ask, deadlines, reach)).await
+    }
+
+    /// Asks whoever leads, as long as there is time.
+    async fn seek(&self, ask: &Ask, deadlines: Deadlines, reach: Reach) -> Result<Reply, Refusal> {
         let mut roles = self.roles.clone();
         loop {
             if self.stopping.load(Ordering::Relaxed) {
@@ -108,7 +121,7 @@ impl Router {
 
     async fn here(&self, ask: &Ask, deadlines: Deadlines) -> Result<Reply, Unanswered> {
         if let Ask::Change(change) = ask {
-            return self.members.change(change, deadlines.answer).await;
+            return Box::pin(self.members.change(change, deadlines.answer)).await;
         }
         self.local.answer(ask, deadlines).await
     }

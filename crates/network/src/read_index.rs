@@ -1,0 +1,101 @@
+//! Linearizable reads by read index (Raft thesis, section 6.4), one round for all that ask
+//! meanwhile.
+//!
+//! A round asks a majority whether this node still leads, and waits until the state covers what was
+//! committed by then. It answers only reads that asked before it began. While a round is on its
+//! way the next one gathers, for [`GATHER`] at most: with a majority far away it costs a read no
+//! second way there.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use openraft::ReadPolicy;
+use tenure_storage::{Raft, StateStore};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How long a round gathers at most while another one is on its way.
+const GATHER: Duration = Duration::from_millis(5);
+/// Rounds on their way at once.
+const IN_FLIGHT: usize = 16;
+
+/// Told once a round that began after the question has succeeded; dropped when it has failed.
+type Ask = oneshot::Sender<()>;
+
+/// Hands reads to [`Rounds`].
+#[derive(Debug, Clone)]
+pub(crate) struct ReadIndex(mpsc::UnboundedSender<Ask>);
+
+impl ReadIndex {
+    /// A round fails after `limit`.
+    pub(crate) fn new(raft: Raft, state: StateStore, limit: Duration) -> (Self, Rounds) {
+        let (queue, asks) = mpsc::unbounded_channel();
+        (Self(queue), Rounds { raft, state, limit, asks })
+    }
+
+    /// Returns once this node is known to have led after the call, and its state covers all that
+    /// was committed by then; false when it does not lead, or nobody says so.
+    pub(crate) async fn confirm(&self) -> bool {
+        let (ask, told) = oneshot::channel();
+        self.0.send(ask).is_ok() && told.await.is_ok()
+    }
+}
+
+/// Runs the rounds.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    raft: Raft,
+    state: StateStore,
+    limit: Duration,
+    asks: mpsc::UnboundedReceiver<Ask>,
+}
+
+impl Rounds {
+    /// Ends with the last handle.
+    pub(crate) async fn run(self) {
+        let Self { raft, state, limit, mut asks } = self;
+        let mut rounds = FuturesUnordered::new();
+        let mut began = Instant::now();
+        loop {
+            let first = tokio::select! {
+                first = asks.recv() => match first {
+                    Some(first) => first,
+                    None => return,
+                },
+                Some(()) = rounds.next() => continue,
+            };
+            while !rounds.is_empty() {
+                let may_go = rounds.len() < IN_FLIGHT;
+                tokio::select! {
+                    _ = rounds.next() => {}
+                    () = sleep_until(began + GATHER), if may_go => break,
+                }
+            }
+            let mut together = vec![first];
+            while let Ok(ask) = asks.try_recv() {
+                together.push(ask);
+            }
+            // Who does not wait any more is no reason to ask the majority.
+            together.retain(|ask| !ask.is_closed());
+            if !together.is_empty() {
+                began = Instant::now();
+                rounds.push(round(&raft, &state, limit, together));
+            }
+        }
+    }
+}
+
+async fn round(raft: &Raft, state: &StateStore, limit: Duration, together: Vec<Ask>) {
+    let confirmed = async {
+        let linearizer = raft.get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
+        let index = linearizer.read_log_id().index();
+        state.watch_applied().wait_for(|applied| applied.index >= index).await.ok()?;
+        Some(())
+    };
+    if let Ok(Some(())) = timeout(limit, confirmed).await {
+        for ask in together {
+            let _gone = ask.send(());
+        }
+    }
+}
