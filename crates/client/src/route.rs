@@ -87,6 +87,7 @@ impl Route {
         let began = Instant::now();
         let mut last = None;
         for (address, endpoint) in self.candidates() {
+            self.trying(endpoint);
             match self.dial(&address).await {
                 Ok(connection) => return Ok(self.take(connection, endpoint)),
                 Err(error) => {
@@ -102,6 +103,14 @@ impl Route {
         let error = last.ok_or(Obstacle::NoEndpoints)?;
         *round = Some(FailedRound { began, error: Arc::clone(&error) });
         Err(Obstacle::Dial(error))
+    }
+
+    /// The next round starts behind this endpoint, if this one ends before its dial does.
+    fn trying(&self, endpoint: Option<usize>) {
+        if let Some(endpoint) = endpoint {
+            let endpoints = self.config.endpoints.len().max(1);
+            self.lock().next = endpoint.wrapping_add(1) % endpoints;
+        }
     }
 
     /// What to dial, best first, each with its place among the endpoints if it has one: the node
