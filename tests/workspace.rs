@@ -57,6 +57,7 @@ const ONLY: [(&str, &[&str]); 8] = [
         "serde_json",
         &[
             "tenure-api",
+            "tenure-client",
             "tenure-network",
             "tenure",
             "tenure-bench",

@@ -3,24 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use tenure_api::Refusal;
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tenure_api::frame::{Ask, Consistency, Decided, List, Reply, Waited};
 use tenure_api::{Listed, View};
-use tenure_state_machine::{At, Command, Name};
+use tenure_state_machine::{At, Command, Holder, Name};
 use tokio::time::{Instant, sleep};
 
-use crate::connection::{Connection, ConnectionError, DialTimeouts, NotSent};
+use crate::boottime::{BootTime, RealBootTime};
+use crate::cluster_time::ClusterTime;
+use crate::connection::DialTimeouts;
 use crate::error::{CallError, Obstacle};
+use crate::flight::Flights;
+use crate::heartbeat::Keeper;
 use crate::route::Route;
-use crate::settle::{may_commit, settle, settle_refusal};
+use crate::send::{Failure, Patience, send};
+use crate::settle::{settle, settle_refusal};
 
-/// First pause between two sends of a call.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Longest pause between two sends of a call, unless a node asks for a longer one.
-const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Longest a call may take, its wait included; it only keeps sums of times in range.
-const CALL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const CALL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How to reach a cluster, and how long to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,39 @@ pub struct Config {
     pub send_timeout: Duration,
     /// How long a dial may take.
     pub dial: DialTimeouts,
+    /// How a call that had no answer is sent again.
+    pub retry: Retry,
+    /// Who acquires, where a request does not say so itself.
+    pub holder: Holder,
+}
+
+/// Pauses between the sends of a call: they double, with jitter, from `pause_min` up to
+/// `pause_max`. A node that asks for a longer one (`Retry-After`) gets it. How often a call is sent
+/// follows from its deadline alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// The first pause, at least a millisecond.
+    pub pause_min: Duration,
+    /// The longest pause.
+    pub pause_max: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { pause_min: Duration::from_millis(10), pause_max: Duration::from_millis(500) }
+    }
+}
+
+impl Retry {
+    /// The pauses of one call.
+    pub(crate) fn pauses(self) -> ExponentialBackoff {
+        ExponentialBuilder::new()
+            .with_min_delay(self.pause_min.max(Duration::from_millis(1)))
+            .with_max_delay(self.pause_max)
+            .without_max_times()
+            .with_jitter()
+            .build()
+    }
 }
 
 impl Config {
@@ -48,16 +81,30 @@ impl Config {
             timeout: Duration::from_secs(10),
             send_timeout: Duration::from_secs(4),
             dial: DialTimeouts::default(),
+            retry: Retry::default(),
+            holder: Holder::default(),
         }
     }
 }
 
-/// A cluster, to callers. Cheap to clone; clones share connections.
+/// A cluster, to callers. Cheap to clone; clones share connections, heartbeats and flights.
 #[derive(Debug, Clone)]
 pub struct Client {
-    route: Arc<Route>,
+    pub(crate) shared: Arc<Shared>,
     timeout: Duration,
+}
+
+/// What clones of a client share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    route: Arc<Route>,
     send_timeout: Duration,
+    retry: Retry,
+    pub(crate) holder: Holder,
+    pub(crate) clock: Arc<dyn BootTime>,
+    pub(crate) time: Arc<ClusterTime>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) flights: Arc<Flights>,
 }
 
 /// How a request may be sent again.
@@ -82,14 +129,35 @@ impl Client {
     /// A client that connects when it is first asked something.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let (timeout, send_timeout) = (config.timeout, config.send_timeout);
-        Self { route: Arc::new(Route::new(config)), timeout, send_timeout }
+        Self::with_clock(config, Arc::new(RealBootTime))
+    }
+
+    /// As [`Client::new`], with the clock that leases are counted on.
+    pub(crate) fn with_clock(config: Config, clock: Arc<dyn BootTime>) -> Self {
+        let Config { timeout, send_timeout, retry, holder, .. } = config.clone();
+        let route = Arc::new(Route::new(config));
+        let time = Arc::<ClusterTime>::default();
+        let keeper = Keeper::new(
+            Arc::clone(&route),
+            Arc::clone(&clock),
+            Arc::clone(&time),
+            send_timeout,
+            retry,
+        );
+        let flights = Arc::default();
+        let shared = Shared { route, send_timeout, retry, holder, clock, time, keeper, flights };
+        Self { shared: Arc::new(shared), timeout }
+    }
+
+    /// How long a call may take, a wait on top.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout.min(CALL_MAX)
     }
 
     /// The same client with another deadline for each call.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        Self { timeout, ..self.clone() }
+        Self { shared: Arc::clone(&self.shared), timeout }
     }
 
     /// Runs one command; an acquire waits up to `wait` for its record. Refusals by the record's
@@ -98,6 +166,9 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`], which says what may be concluded.
+    ///
+    /// # Dropping
+    /// The node is told to forget the request; the command may commit all the same (C6).
     pub async fn command(&self, command: Command, wait: Duration) -> Result<Decided, CallError> {
         let repeat = match command {
             Command::Purge(_) => Repeat::Nameless,
@@ -107,8 +178,10 @@ impl Client {
             | Command::Extend(_) => Repeat::Named,
         };
         let ask = |left| Ask::Command { command: command.clone(), wait_ms: millis(left) };
+        let sent_at = self.shared.clock.now();
         let delivered = self.deliver(ask, repeat, wait).await?;
         let Reply::Answer(decided) = delivered.reply else { return Err(CallError::foreign()) };
+        self.shared.time.heard(decided.at, sent_at);
         settle(&command, decided, delivered.unsettled)
     }
 
@@ -117,6 +190,9 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`], when there is no answer for the batch as a whole.
+    ///
+    /// # Dropping
+    /// As [`Client::command`].
     pub async fn batch(
         &self,
         commands: Vec<Command>,
@@ -138,6 +214,9 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`], never `Unknown`.
+    ///
+    /// # Dropping
+    /// The node is told to forget the request (C6).
     pub async fn get(
         &self,
         name: &Name,
@@ -156,6 +235,9 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`], never `Unknown`.
+    ///
+    /// # Dropping
+    /// The node is told to forget the request (C6).
     pub async fn wait(&self, name: &Name, wait: Duration) -> Result<(Waited, At), CallError> {
         let ask = |left| Ask::Wait { name: name.clone(), timeout_ms: millis(left) };
         let Reply::Waited { waited, at } = self.deliver(ask, Repeat::Read, wait).await?.reply
@@ -170,6 +252,9 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`], never `Unknown`.
+    ///
+    /// # Dropping
+    /// The node is told to forget the request (C6).
     pub async fn list(&self, page: List) -> Result<(Vec<Listed>, Option<String>, At), CallError> {
         let ask = |_| Ask::List(page.clone());
         let Reply::List { records, next, at } =
@@ -192,10 +277,12 @@ impl Client {
         let waits_until = started + wait.min(CALL_MAX);
         let deadline = waits_until + self.timeout.min(CALL_MAX);
         let mut unsettled = false;
-        let mut pauses = pauses();
+        let mut pauses = self.shared.retry.pauses();
+        let mut before = None;
         loop {
-            let sent = self.send(&ask, waits_until, deadline).await;
-            let (obstacle, asked_pause) = match sent {
+            let patience =
+                Patience { waits_until, deadline, send_timeout: self.shared.send_timeout };
+            let (obstacle, asked_pause) = match send(&self.shared.route, &ask, patience).await {
                 Ok(reply) => return Ok(Delivered { reply, unsettled }),
                 Err(Failure { end: Some(refusal), .. }) if repeat == Repeat::Read => {
                     return Err(CallError::Refused(refusal));
@@ -208,7 +295,12 @@ impl Client {
                     (obstacle, pause)
                 }
             };
-            let pause = asked_pause.max(pauses.next().unwrap_or(PAUSE_MAX));
+            // That the deadline came says less than what kept the call until then.
+            let obstacle = match (obstacle, before.take()) {
+                (Obstacle::NoConnection, Some(before)) => before,
+                (obstacle, _) => obstacle,
+            };
+            let pause = asked_pause.max(pauses.next().unwrap_or(self.shared.retry.pause_max));
             let over = Instant::now() + pause.min(CALL_MAX) >= deadline;
             if over || (unsettled && repeat == Repeat::Nameless) {
                 return Err(if unsettled {
@@ -217,116 +309,10 @@ impl Client {
                     CallError::Unavailable { last: obstacle }
                 });
             }
+            before = Some(obstacle);
             sleep(pause).await;
         }
     }
-
-    /// One send.
-    async fn send(
-        &self,
-        ask: impl Fn(Duration) -> Ask,
-        waits_until: Instant,
-        deadline: Instant,
-    ) -> Result<Reply, Failure> {
-        let connection = self.route.connection(deadline).await.map_err(Failure::unsent)?;
-        let now = Instant::now();
-        let wait = waits_until.saturating_duration_since(now);
-        let patience = wait.saturating_add(self.send_timeout);
-        let budget = patience.min(deadline.saturating_duration_since(now));
-        match connection.call(ask(wait), budget, false).await {
-            Ok(frame) => {
-                self.route.heard(&connection, frame.leader.as_ref());
-                frame.reply.map_err(|refusal| self.refused(&connection, refusal))
-            }
-            Err(error) => {
-                let silent = matches!(error, ConnectionError::NoAnswer) && budget == patience;
-                Err(self.failed(&connection, error, silent))
-            }
-        }
-    }
-
-    /// What to make of a refusal.
-    fn refused(&self, connection: &Arc<Connection>, refusal: Refusal) -> Failure {
-        let mut pause = Duration::ZERO;
-        match &refusal {
-            Refusal::InvalidArgument { .. }
-            | Refusal::PayloadTooLarge { .. }
-            | Refusal::StorageFull
-            | Refusal::Internal { .. } => return Failure::end(refusal),
-            Refusal::NotLeader { leader: Some(leader) } => self.route.go_to(connection, leader),
-            Refusal::Overloaded { retry_after_ms, .. } => {
-                pause = Duration::from_millis(*retry_after_ms);
-            }
-            Refusal::NotLeader { leader: None }
-            | Refusal::NoLeader
-            | Refusal::ShuttingDown
-            | Refusal::OutcomeUnknown => self.route.leave(connection),
-        }
-        let unknown = may_commit(&refusal);
-        Failure { end: None, obstacle: Obstacle::Refusal(refusal), unknown, pause }
-    }
-
-    /// What to make of a send without an answer.
-    fn failed(
-        &self,
-        connection: &Arc<Connection>,
-        error: ConnectionError,
-        silent: bool,
-    ) -> Failure {
-        match &error {
-            ConnectionError::NotSent(NotSent::TooLarge) => {
-                return Failure::end(Refusal::InvalidArgument {
-                    field: None,
-                    reason: error.to_string(),
-                });
-            }
-            ConnectionError::NotSent(NotSent::Full) => {}
-            ConnectionError::NotSent(NotSent::Broken(_)) | ConnectionError::Lost(_) => {
-                self.route.leave(connection);
-            }
-            ConnectionError::NoAnswer if silent => {
-                // Half open, stopped or stuck: no other call should wait for it either.
-                self.route.leave(connection);
-                connection.give_up();
-            }
-            ConnectionError::NoAnswer => {}
-        }
-        let unknown = error.is_sent();
-        let obstacle = Obstacle::Connection(error);
-        Failure { end: None, obstacle, unknown, pause: Duration::ZERO }
-    }
-}
-
-/// A send that gave no reply.
-struct Failure {
-    /// A refusal that ends the call: sending again would not help.
-    end: Option<Refusal>,
-    /// What to report if the call ends here.
-    obstacle: Obstacle,
-    /// Whether a command may commit all the same.
-    unknown: bool,
-    /// How long the node asks to be left alone.
-    pause: Duration,
-}
-
-impl Failure {
-    fn end(refusal: Refusal) -> Self {
-        let (obstacle, unknown) = (Obstacle::Refusal(refusal.clone()), may_commit(&refusal));
-        Self { end: Some(refusal), obstacle, unknown, pause: Duration::ZERO }
-    }
-
-    fn unsent(obstacle: Obstacle) -> Self {
-        Self { end: None, obstacle, unknown: false, pause: Duration::ZERO }
-    }
-}
-
-fn pauses() -> ExponentialBackoff {
-    ExponentialBuilder::new()
-        .with_min_delay(PAUSE_MIN)
-        .with_max_delay(PAUSE_MAX)
-        .without_max_times()
-        .with_jitter()
-        .build()
 }
 
 /// Whole milliseconds; a node takes at most a minute, so the rest of the range does not matter.

@@ -166,6 +166,9 @@ impl Connection {
     ///
     /// # Errors
     /// [`DialError`]; nothing was asked.
+    ///
+    /// # Dropping
+    /// The socket is closed.
     pub async fn dial(
         address: &str,
         hello: Hello,
@@ -210,15 +213,31 @@ impl Connection {
         budget: Duration,
         forwarded: bool,
     ) -> Result<ServerFrame, ConnectionError> {
+        let places = places(&ask);
+        let made = self.call_late(places, || Some(ask), budget, forwarded).await?;
+        // It was put together before, so it was sent.
+        made.ok_or(ConnectionError::NotSent(NotSent::Full))
+    }
+
+    /// As [`Connection::call`], for a request that is put together only when it has its places:
+    /// right after `make` it is in the socket's buffer, and if that gives nothing, nothing is sent.
+    pub(crate) async fn call_late(
+        &self,
+        places: u32,
+        make: impl FnOnce() -> Option<Ask>,
+        budget: Duration,
+        forwarded: bool,
+    ) -> Result<Option<ServerFrame>, ConnectionError> {
         let deadline = Instant::now() + budget.min(BUDGET_MAX);
-        let _places = self.take_places(&ask, deadline).await?;
+        let _places = self.take_places(places, deadline).await?;
         let left = deadline.saturating_duration_since(Instant::now());
         let told = left.saturating_sub(TRAVEL_MAX.min(left / 10));
         let budget_ms = u64::try_from(told.as_millis()).unwrap_or(u64::MAX);
+        let Some(ask) = make() else { return Ok(None) };
         let (id, answer) = self.calls.send(ask, budget_ms, forwarded)?;
         let _forget = Forget { calls: &self.calls, id };
         match timeout_at(deadline, answer).await {
-            Ok(Ok(answer)) => answer,
+            Ok(Ok(answer)) => answer.map(Some),
             // The task ends only after it has answered every call; this is a runtime going down.
             Ok(Err(_)) => Err(ConnectionError::Lost(Broken::Closed)),
             Err(_) => Err(ConnectionError::NoAnswer),
@@ -227,10 +246,9 @@ impl Connection {
 
     async fn take_places(
         &self,
-        ask: &Ask,
+        wanted: u32,
         deadline: Instant,
     ) -> Result<SemaphorePermit<'_>, ConnectionError> {
-        let wanted = places(ask);
         if let Ok(permit) = self.places.try_acquire_many(wanted) {
             return Ok(permit);
         }
@@ -326,6 +344,11 @@ fn places(ask: &Ask) -> u32 {
         Ask::Batch(commands) => commands.iter().map(Command::size).sum(),
         Ask::Get { .. } | Ask::Wait { .. } | Ask::List(_) | Ask::Change(_) => 0,
     };
+    places_for(size)
+}
+
+/// How many places so many bytes of commands take.
+pub(crate) fn places_for(size: usize) -> u32 {
     let places = (size / PLACE_BYTES).saturating_add(1).min(IN_FLIGHT);
     u32::try_from(places).unwrap_or(1)
 }

@@ -134,6 +134,9 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::command`].
+    ///
+    /// # Dropping
+    /// As [`Client::command`].
     pub async fn acquire(
         &self,
         acquire: Acquire,
@@ -166,6 +169,9 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::command`].
+    ///
+    /// # Dropping
+    /// As [`Client::command`].
     pub async fn complete(&self, complete: Complete) -> Result<(Conclusion, At), CallError> {
         let command = Command::Complete(complete);
         let Decided { answer, at } = self.command(command, Duration::ZERO).await?;
@@ -189,6 +195,9 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::command`].
+    ///
+    /// # Dropping
+    /// As [`Client::command`].
     pub async fn release(&self, release: Release) -> Result<(Withdrawal, At), CallError> {
         let command = Command::Release(release);
         let Decided { answer, at } = self.command(command, Duration::ZERO).await?;
@@ -211,6 +220,9 @@ impl Client {
     /// The holder's heartbeat.
     ///
     /// # Errors
+    /// As [`Client::command`].
+    ///
+    /// # Dropping
     /// As [`Client::command`].
     pub async fn extend(&self, extend: Extend) -> Result<(Extension, At), CallError> {
         let command = Command::Extend(extend);
@@ -236,6 +248,9 @@ impl Client {
     /// Deletes purgeable records. Not sent again after an unknown outcome: call it again.
     ///
     /// # Errors
+    /// As [`Client::command`].
+    ///
+    /// # Dropping
     /// As [`Client::command`].
     pub async fn purge(&self, purge: Purge) -> Result<(Purgation, At), CallError> {
         let command = Command::Purge(purge);

@@ -9,4 +9,6 @@
 
 mod calls;
 mod connection;
+mod lease;
 mod node;
+mod once;
