@@ -13,6 +13,7 @@
 
 mod durability;
 mod membership;
+mod once;
 mod outcomes;
 mod purge;
 mod reads;
