@@ -5,7 +5,8 @@ mod connect;
 pub(crate) mod durations;
 pub(crate) mod http;
 pub(crate) mod output;
-mod records;
+pub(crate) mod records;
+mod run;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+use crate::run::launch::{Become, become_command};
 use crate::{bench, config, demo, dev, replay, server};
 pub(crate) use connect::Connect;
 use output::Format;
@@ -38,7 +40,10 @@ Exit codes:
   2  usage                     8  unavailable
   3  absent                    9  outcome unknown
   4  in progress              10  timed out
-  5  lease lost
+  5  lease lost               11  run: stopped, its lease was lost
+
+tenure run exits as its command does: 128 + n if signal n ended it, 127 if it was not found, 126 if
+it cannot be executed; and with 9 if it ran and that could not be recorded.
 
 Try it:
   tenure dev                                    # three nodes on this machine; Ctrl-C stops them
@@ -57,6 +62,24 @@ enum Command {
 
     #[command(flatten)]
     Record(records::Command),
+
+    /// Run a command once, wherever it is started: duplicates get its output and exit code
+    ///
+    /// The first caller runs CMD under heartbeats. Its output passes through while it runs, and is
+    /// kept with its exit code; a later caller, anywhere, is handed both, byte for byte, and runs
+    /// nothing. CMD finds its fencing token in TENURE_TOKEN, beside TENURE_SCOPE and TENURE_KEY.
+    ///
+    /// When the lease is lost, or no heartbeat gets through, CMD and its whole process group are
+    /// stopped (SIGTERM, then SIGKILL) before anybody else can run it, and the exit code is 11.
+    /// INT, TERM, HUP, QUIT, USR1 and USR2 are passed on. CMD runs in a process group of its own:
+    /// it cannot read from a terminal. It has ended when it has exited and its output is closed.
+    #[command(after_help = "Examples:
+  tenure run --scope cron --key \"report-$(date +%F)\" -- ./report --mail
+  tenure run --scope deploy --key v42 --wait 60s --lease 10s -- ./migrate   # wait for the one that runs")]
+    Run(run::Args),
+    /// Become a command that dies with its parent; started by `tenure run`
+    #[command(hide = true)]
+    Become(Become),
 
     /// Look at the cluster's members, and change them
     Cluster(cluster::Args),
@@ -87,6 +110,8 @@ impl Cli {
             Command::Dev(args) => block_on(Threads::One, dev::run(args, format)),
             Command::Demo(args) => block_on(Threads::Many, demo::run(args, format)),
             Command::Record(command) => block_on(Threads::One, command.run(format)),
+            Command::Run(args) => block_on(Threads::One, args.run()),
+            Command::Become(job) => Ok(become_command(&job)),
             Command::Cluster(args) => block_on(Threads::One, args.run(format)),
             Command::Bench(args) => block_on(Threads::Many, bench::run(args, format)),
             Command::Replay => {

@@ -267,7 +267,7 @@ impl Command {
 }
 
 /// What a node would have said. The whole story goes to standard error.
-fn refusal_of(error: &CallError) -> Refusal {
+pub(crate) fn refusal_of(error: &CallError) -> Refusal {
     if let CallError::Refused(refusal) = error {
         return refusal.clone();
     }
@@ -286,7 +286,7 @@ fn refusal_of(error: &CallError) -> Refusal {
 }
 
 /// An error with its sources, on one line.
-struct Story<'a>(&'a dyn std::error::Error);
+pub(crate) struct Story<'a>(pub(crate) &'a dyn std::error::Error);
 
 impl std::fmt::Display for Story<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
