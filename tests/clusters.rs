@@ -12,6 +12,7 @@
 )]
 
 mod durability;
+mod idempotency;
 mod membership;
 mod once;
 mod outcomes;

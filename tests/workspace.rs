@@ -14,12 +14,13 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Which crates of ours each of ours may depend on. Arrows point inwards.
-const INNER: [(&str, &[&str]); 9] = [
+const INNER: [(&str, &[&str]); 10] = [
     ("tenure-state-machine", &[]),
     ("tenure-api", &["tenure-state-machine"]),
     ("tenure-storage", &["tenure-state-machine"]),
     ("tenure-client", &["tenure-api", "tenure-state-machine"]),
     ("tenure-bench", &["tenure-api", "tenure-client", "tenure-state-machine"]),
+    ("tenure-idempotency", &["tenure-client", "tenure-state-machine"]),
     ("tenure-network", &["tenure-api", "tenure-client", "tenure-state-machine", "tenure-storage"]),
     (
         "tenure",
@@ -37,6 +38,7 @@ const INNER: [(&str, &[&str]); 9] = [
         &[
             "tenure-api",
             "tenure-client",
+            "tenure-idempotency",
             "tenure-network",
             "tenure-state-machine",
             "tenure-storage",
@@ -50,7 +52,7 @@ const ONLY: [(&str, &[&str]); 8] = [
     ("bincode", &["tenure-state-machine"]),
     ("rocksdb", &["tenure-storage"]),
     ("openraft", &["tenure-storage", "tenure-network", "tenure-tests"]),
-    ("axum", &["tenure-network"]),
+    ("axum", &["tenure-network", "tenure-tests"]),
     ("anyhow", &["tenure", "tenure-bench"]),
     ("clap", &["tenure", "tenure-bench", "tenure-jepsen"]),
     (
@@ -58,6 +60,7 @@ const ONLY: [(&str, &[&str]); 8] = [
         &[
             "tenure-api",
             "tenure-client",
+            "tenure-idempotency",
             "tenure-network",
             "tenure",
             "tenure-bench",

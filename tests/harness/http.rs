@@ -35,6 +35,18 @@ impl Answered {
 }
 
 impl Http {
+    /// A server that is no node.
+    #[must_use]
+    pub fn at(address: SocketAddr) -> Self {
+        Self(address)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.0
+    }
+
     /// Posts a JSON body. None if the connection broke.
     pub async fn post(&self, path: &str, body: Value) -> Option<Answered> {
         self.ask(Method::POST, path, &[], body.to_string()).await
