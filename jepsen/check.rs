@@ -16,28 +16,28 @@ pub type Violations = Vec<String>;
 
 /// Where an answer was decided. A read comes after everything in its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    index: u64,
+pub(crate) struct Rank {
+    pub(crate) index: u64,
     /// `u64::MAX` for a read.
-    slot: u64,
+    pub(crate) slot: u64,
 }
 
 impl Rank {
-    fn is_read(self) -> bool {
+    pub(crate) fn is_read(self) -> bool {
         self.slot == u64::MAX
     }
 }
 
 /// An answered send.
-struct Answered<'a> {
-    event: &'a Event,
-    body: &'a Value,
-    rank: Rank,
-    term: u64,
-    now_ms: u64,
+pub(crate) struct Answered<'a> {
+    pub(crate) event: &'a Event,
+    pub(crate) body: &'a Value,
+    pub(crate) rank: Rank,
+    pub(crate) term: u64,
+    pub(crate) now_ms: u64,
 }
 
-fn answered(events: &[Event]) -> Vec<Answered<'_>> {
+pub(crate) fn answered(events: &[Event]) -> Vec<Answered<'_>> {
     let decided = events.iter().filter_map(|event| {
         let Outcome::Answered(body) = &event.outcome else { return None };
         let at = &body["at"];
@@ -248,7 +248,7 @@ pub fn one_result_per_key(events: &[Event]) -> Violations {
     let answers = answered(events);
     let mut completions = BTreeMap::new();
     for a in &answers {
-        let Op::Complete { token, mark } = &a.event.op else { continue };
+        let Op::Complete { token, mark, .. } = &a.event.op else { continue };
         let outcome = &a.body["outcome"];
         if outcome == "completed" {
             results.insert(&a.event.key, (*token, mark.clone(), a.rank.index));
@@ -333,12 +333,17 @@ mod tests {
 
     fn event(times: (u64, u64), op: Op, body: Value) -> Event {
         let (started, ended) = times;
-        Event { key: "k".to_owned(), op, started, ended, outcome: Outcome::Answered(body) }
+        let (key, outcome) = ("k".to_owned(), Outcome::Answered(body));
+        Event { process: started, key, op, started, ended, outcome }
     }
 
     fn acquire(times: (u64, u64), mark: &str, body: Value) -> Event {
         let attempt = format!("attempt of {mark}");
-        event(times, Op::Acquire { attempt, mark: mark.to_owned() }, body)
+        event(
+            times,
+            Op::Acquire { attempt, mark: mark.to_owned(), lease_ms: 50, ttl_ms: 1000 },
+            body,
+        )
     }
 
     fn granted(token: u64, index: u64, took_over: Option<u64>) -> Value {
@@ -353,7 +358,7 @@ mod tests {
     }
 
     fn complete(times: (u64, u64), token: u64, mark: &str, body: Value) -> Event {
-        event(times, Op::Complete { token, mark: mark.to_owned() }, body)
+        event(times, Op::Complete { token, mark: mark.to_owned(), ttl_ms: None }, body)
     }
 
     fn good() -> Vec<Event> {
@@ -451,7 +456,11 @@ mod tests {
     #[test]
     fn two_commands_in_one_slot_are_caught() {
         let mut events = good();
-        events.push(event((2, 3), Op::Extend { token: 2 }, json!({ "at": at(6, Some(0)) })));
+        events.push(event(
+            (2, 3),
+            Op::Extend { token: 2, lease_ms: 50 },
+            json!({ "at": at(6, Some(0)) }),
+        ));
         caught(one_log, &events);
     }
 }

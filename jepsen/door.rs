@@ -11,7 +11,7 @@ use tenure_api::Response;
 use tenure_api::frame::Consistency;
 use tenure_client::{CallError, Client, Config};
 use tenure_state_machine::{
-    Acquire, Attempt, Command, Complete, Extend, Holder, Name, Payload, Release, Token, command,
+    Acquire, Attempt, Command, Complete, Extend, Holder, Name, Payload, Release, Token,
 };
 
 use crate::cluster::Node;
@@ -30,8 +30,6 @@ pub struct Send {
     pub key: String,
     /// What.
     pub op: Op,
-    /// For an acquire and an extend, in milliseconds.
-    pub lease_ms: u64,
     /// For an acquire, in milliseconds.
     pub wait_ms: u64,
 }
@@ -67,6 +65,13 @@ impl Door {
         Self::Http(Http { nodes, connections: HashMap::new() })
     }
 
+    /// Follows a cluster whose members change.
+    pub fn follow(&mut self, nodes: &[String]) {
+        if let Self::Http(http) = self {
+            nodes.clone_into(&mut http.nodes);
+        }
+    }
+
     /// A door for frames.
     ///
     /// # Panics
@@ -91,7 +96,7 @@ impl Door {
 impl Http {
     fn send(&mut self, send: &Send, rng: &mut impl rand::Rng) -> Outcome {
         let node = self.nodes.choose(rng).unwrap().clone();
-        let mut connection = match self.connections.remove(&node) {
+        let mut connection = match self.connections.remove(&node).filter(Connection::stands) {
             Some(open) => open,
             None => match Connection::open(&node) {
                 Ok(open) => {
@@ -114,20 +119,23 @@ impl Http {
 fn exchange(connection: &mut Connection, send: &Send) -> io::Result<Outcome> {
     let (scope, key) = (send.scope, &send.key);
     let (path, body) = match &send.op {
-        Op::Acquire { attempt, mark } => (
+        Op::Acquire { attempt, mark, lease_ms, ttl_ms } => (
             "acquire",
             json!({ "scope": scope, "key": key, "attempt": attempt, "holder": mark,
-                "lease_ms": send.lease_ms, "wait_ms": send.wait_ms }),
+                "lease_ms": lease_ms, "ttl_ms": ttl_ms, "wait_ms": send.wait_ms }),
         ),
-        Op::Complete { token, mark } => (
-            "complete",
-            json!({ "scope": scope, "key": key, "token": token, "payload": { "text": mark } }),
-        ),
+        Op::Complete { token, mark, ttl_ms } => {
+            let mut body =
+                json!({ "scope": scope, "key": key, "token": token, "payload": { "text": mark } });
+            if let Some(ttl_ms) = ttl_ms {
+                body["ttl_ms"] = (*ttl_ms).into();
+            }
+            ("complete", body)
+        }
         Op::Release { token } => ("release", json!({ "scope": scope, "key": key, "token": token })),
-        Op::Extend { token } => (
-            "extend",
-            json!({ "scope": scope, "key": key, "token": token, "lease_ms": send.lease_ms }),
-        ),
+        Op::Extend { token, lease_ms } => {
+            ("extend", json!({ "scope": scope, "key": key, "token": token, "lease_ms": lease_ms }))
+        }
         Op::Get => {
             let path = format!("/v1/scopes/{scope}/keys/{key}");
             return Ok(concluded(&connection.ask("GET", &path, &[], b"")?.body));
@@ -154,7 +162,7 @@ impl Native {
         let name = Name::new(send.scope, &send.key).unwrap();
         let wait = Duration::from_millis(send.wait_ms);
         let response = self.runtime.block_on(async {
-            match command_of(send, name.clone()) {
+            match command_of(&send.op, name.clone()) {
                 Some(command) => {
                     let called = self.client.command(command, wait).await;
                     called.map(|decided| Response::decided(&decided))
@@ -173,25 +181,26 @@ impl Native {
     }
 }
 
-fn command_of(send: &Send, name: Name) -> Option<Command> {
+/// The command that a send carries; none for a read.
+pub(crate) fn command_of(op: &Op, name: Name) -> Option<Command> {
     let token = |token: &u64| Token::new(*token).unwrap();
-    Some(match &send.op {
-        Op::Acquire { attempt, mark } => Command::Acquire(Acquire {
+    Some(match op {
+        Op::Acquire { attempt, mark, lease_ms, ttl_ms } => Command::Acquire(Acquire {
             name,
             attempt: Attempt::new(attempt.as_str()).unwrap(),
             holder: Holder::new(mark.as_str()).unwrap(),
-            lease_ms: send.lease_ms,
-            ttl_ms: command::ttl_ms(None).unwrap(),
+            lease_ms: *lease_ms,
+            ttl_ms: *ttl_ms,
             fingerprint: None,
             not_after_ms: None,
         }),
-        Op::Complete { token: held, mark } => {
+        Op::Complete { token: held, mark, ttl_ms } => {
             let payload = Payload::new(None, mark.as_bytes().to_vec(), Default::default());
             let payload = Some(payload.unwrap().into());
             Command::Complete(Complete {
                 name,
                 token: token(held),
-                ttl_ms: None,
+                ttl_ms: *ttl_ms,
                 payload,
                 not_after_ms: None,
             })
@@ -199,10 +208,10 @@ fn command_of(send: &Send, name: Name) -> Option<Command> {
         Op::Release { token: held } => {
             Command::Release(Release { name, token: token(held), not_after_ms: None })
         }
-        Op::Extend { token: held } => Command::Extend(Extend {
+        Op::Extend { token: held, lease_ms } => Command::Extend(Extend {
             name,
             token: token(held),
-            lease_ms: send.lease_ms,
+            lease_ms: *lease_ms,
             not_after_ms: None,
         }),
         Op::Get => return None,

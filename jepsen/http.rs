@@ -72,6 +72,19 @@ impl Connection {
         Ok(Self { stream, read: Vec::new() })
     }
 
+    /// Whether the node has not closed an idle connection: what is sent on one that it has closed
+    /// would end unknown for no reason.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        let peek = |stream: &TcpStream| {
+            stream.set_nonblocking(true)?;
+            let peeked = stream.peek(&mut [0]);
+            stream.set_nonblocking(false)?;
+            peeked
+        };
+        peek(&self.stream).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// The socket itself.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {

@@ -52,6 +52,7 @@ pub mod load;
 pub mod problem;
 pub mod process;
 pub mod sink;
+pub mod verify;
 
 /// Between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

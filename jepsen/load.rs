@@ -31,6 +31,10 @@ const KEYS: u64 = 4;
 const LONG_MS: u64 = 60_000;
 /// The lease of a holder that dies or falls asleep.
 const SHORT_MS: u64 = 400;
+/// Numbers of processes that succeed each other lie so far apart.
+const WORKERS_MAX: u64 = 1000;
+/// How long records are kept: longer than any run.
+const TTL_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long an acquire waits for its record.
 const WAIT_MS: u64 = 600;
 /// Sends of one acquire before a delivery is given up.
@@ -89,6 +93,7 @@ struct Worker {
     shared: Arc<Shared>,
     door: Door,
     rng: StdRng,
+    number: u64,
     name: String,
     sends: u64,
 }
@@ -114,6 +119,7 @@ impl Load {
                 shared: Arc::clone(&shared),
                 door,
                 rng: StdRng::seed_from_u64(seed.wrapping_add(number)),
+                number,
                 name: format!("w{number}"),
                 sends: 0,
             };
@@ -170,14 +176,15 @@ impl Load {
             shared: Arc::clone(&self.shared),
             door: Door::http(cluster.nodes()),
             rng: StdRng::seed_from_u64(0),
+            number: WORKERS_MAX - 1,
             name: "reader".to_owned(),
             sends: 0,
         };
         let deliveries = self.shared.deliveries.load(Ordering::Relaxed);
         let keys: BTreeSet<String> = (0..deliveries).map(key_of).collect();
         for key in keys {
-            for op in [Op::Get, reader.acquire_op(&format!("last-{key}"))] {
-                let outcome = reader.send(&key, op, SHORT_MS, 0);
+            for op in [Op::Get, reader.acquire_op(&format!("last-{key}"), SHORT_MS)] {
+                let outcome = reader.send(&key, op, 0);
                 let answered = matches!(outcome, Outcome::Answered(_));
                 assert!(answered, "a quiet cluster says {outcome:?}");
             }
@@ -243,8 +250,8 @@ impl Worker {
         self.shared.stop.load(Ordering::Relaxed)
     }
 
-    fn acquire_op(&mut self, attempt: &str) -> Op {
-        Op::Acquire { attempt: attempt.to_owned(), mark: self.mark() }
+    fn acquire_op(&mut self, attempt: &str, lease_ms: u64) -> Op {
+        Op::Acquire { attempt: attempt.to_owned(), mark: self.mark(), lease_ms, ttl_ms: TTL_MS }
     }
 
     /// Names one send.
@@ -253,12 +260,16 @@ impl Worker {
         format!("{}-{}", self.name, self.sends)
     }
 
-    fn send(&mut self, key: &str, op: Op, lease_ms: u64, wait_ms: u64) -> Outcome {
-        let send = Send { scope: SCOPE, key: key.to_owned(), op: op.clone(), lease_ms, wait_ms };
+    fn send(&mut self, key: &str, op: Op, wait_ms: u64) -> Outcome {
+        let send = Send { scope: SCOPE, key: key.to_owned(), op: op.clone(), wait_ms };
         let started = self.shared.history.now();
         let outcome = self.door.send(&send, &mut self.rng);
         let ended = self.shared.history.now();
-        let event = Event { key: send.key, op, started, ended, outcome: outcome.clone() };
+        let process = self.number;
+        if outcome.is_unknown() {
+            self.number += WORKERS_MAX;
+        }
+        let event = Event { process, key: send.key, op, started, ended, outcome: outcome.clone() };
         self.shared.history.add(event);
         outcome
     }
@@ -275,8 +286,8 @@ impl Worker {
         let lease_ms = if short { SHORT_MS } else { LONG_MS };
         let attempt = format!("{}-{}", self.name, self.sends);
         for _ in 0..SENDS {
-            let op = self.acquire_op(&attempt);
-            let outcome = self.send(key, op, lease_ms, WAIT_MS);
+            let op = self.acquire_op(&attempt, lease_ms);
+            let outcome = self.send(key, op, WAIT_MS);
             self.pause();
             match outcome {
                 Outcome::Answered(body) if body["outcome"] == "acquired" => {
@@ -293,12 +304,12 @@ impl Worker {
             Way::Dies => {}
             Way::Prompt => self.work(key, token),
             Way::Extends => {
-                self.send(key, Op::Extend { token }, LONG_MS, 0);
+                self.send(key, Op::Extend { token, lease_ms: LONG_MS }, 0);
                 self.work(key, token);
             }
             Way::GivesUp => {
                 for _ in 0..SENDS {
-                    let outcome = self.send(key, Op::Release { token }, LONG_MS, 0);
+                    let outcome = self.send(key, Op::Release { token }, 0);
                     self.pause();
                     if matches!(outcome, Outcome::Answered(_)) {
                         return;
@@ -314,7 +325,7 @@ impl Worker {
         self.shared.sink.write(key, token);
         for _ in 0..10 * SENDS {
             let mark = self.mark();
-            let outcome = self.send(key, Op::Complete { token, mark }, LONG_MS, 0);
+            let outcome = self.send(key, Op::Complete { token, mark, ttl_ms: None }, 0);
             self.pause();
             if let Outcome::Answered(body) = outcome {
                 if body["code"].is_null() {
@@ -330,7 +341,7 @@ impl Worker {
     fn sleep_through(&mut self, key: &str, token: u64) {
         let mut has_tried = false;
         for _ in 0..10 * SENDS {
-            let outcome = self.send(key, Op::Get, 0, 0);
+            let outcome = self.send(key, Op::Get, 0);
             self.pause();
             if self.stops() {
                 return;
@@ -342,10 +353,10 @@ impl Worker {
                 let mark = self.mark();
                 let late = match self.rng.random_range(0..3) {
                     0 => Op::Release { token },
-                    1 => Op::Extend { token },
-                    _ => Op::Complete { token, mark },
+                    1 => Op::Extend { token, lease_ms: LONG_MS },
+                    _ => Op::Complete { token, mark, ttl_ms: None },
                 };
-                self.send(key, late, LONG_MS, 0);
+                self.send(key, late, 0);
             }
             if is_anothers && body["state"] == "complete" {
                 let accepted = self.shared.sink.write(key, token);
