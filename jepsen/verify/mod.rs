@@ -25,6 +25,7 @@
 //! again by itself is judged by [`crate::check`].
 
 mod blame;
+pub mod floors;
 
 #[cfg(test)]
 mod golden;
