@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::eventually;
 
-/// The binary: `TENURE_BIN`, else the one that was built beside this test.
+/// The binary: `TENURE_BIN`, else the one that was built beside this program.
 ///
 /// # Panics
 /// When there is none.
@@ -17,8 +17,10 @@ pub fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("TENURE_BIN") {
         return named.into();
     }
-    let test = std::env::current_exe().unwrap();
-    let built = test.parent().and_then(|deps| deps.parent()).unwrap().join("tenure");
+    let program = std::env::current_exe().unwrap();
+    // Tests are built one directory below the binaries.
+    let directory = program.ancestors().skip(1).find(|directory| !directory.ends_with("deps"));
+    let built = directory.unwrap().join("tenure");
     assert!(built.exists(), "{} is missing: cargo build --release -p tenure", built.display());
     built
 }

@@ -1,0 +1,340 @@
+//! Who does the faults: each kind installs one, and knows how to heal it.
+//!
+//! What is drawn depends on the seed alone, but for who leads, which is asked.
+
+use std::io;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom as _, SliceRandom as _};
+use serde_json::Value;
+use tenure_jepsen::http;
+
+use crate::disks;
+use crate::fleet::{Fleet, until};
+use crate::links::{self, Shape};
+
+/// For one step of a change of members, while other faults may last.
+const CHANGE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Nemesis {
+    /// Links are cut: halves, one way, a ring, one host alone, the leader first.
+    Partition,
+    /// Links lose packets.
+    Lossy,
+    /// Links to some hosts are narrow.
+    Slow,
+    /// SIGKILL of one node, the leader, a majority, or all.
+    Kill,
+    /// SIGSTOP of one node, the leader, or a majority.
+    Pause,
+    /// Wall clocks jump, or run too fast.
+    Clock,
+    /// Disks lose power, one or all at once, and what was not synced.
+    PowerCut,
+    /// A disk is full.
+    DiskFull,
+    /// A new node joins and another leaves.
+    Membership,
+    /// Snapshots, again and again.
+    Snapshot,
+}
+
+/// What undoes a fault.
+#[derive(Debug)]
+pub(crate) enum Heal {
+    Nothing,
+    Links(&'static str),
+    Fast(Vec<usize>),
+    Launch(Vec<u64>),
+    Resume(Vec<u64>),
+    Clocks(Vec<u64>),
+    Power(Vec<u64>),
+    Room(u64),
+}
+
+/// What came of the wish to do a fault.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    /// It is there: what it is, and what undoes it.
+    Installed(String, Heal),
+    /// It cannot be had here: why.
+    Skipped(String),
+    /// It did not come about, for a reason that a run may have: why.
+    Incomplete(String),
+}
+
+/// Disk faults exclude each other, as do those of links.
+pub(crate) fn may_overlap(a: Nemesis, b: Nemesis) -> bool {
+    let disk = |one| matches!(one, Nemesis::PowerCut | Nemesis::DiskFull | Nemesis::Kill);
+    a != b && !(disk(a) && disk(b))
+}
+
+impl Nemesis {
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    pub(crate) fn hurts_disks(self) -> bool {
+        matches!(self, Self::PowerCut | Self::DiskFull)
+    }
+
+    /// Installs one.
+    ///
+    /// # Errors
+    /// The machine's own: whether there is a fault is not known then.
+    pub(crate) fn install(self, fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
+        let skipped = |why: &str| Ok(Attempt::Skipped(why.to_owned()));
+        match self {
+            Self::Partition | Self::Lossy | Self::Slow if !fleet.rung.has_links() => {
+                skipped("there are no links to cut on this rung")
+            }
+            Self::PowerCut | Self::DiskFull if !fleet.has_disks() => {
+                skipped("there are no disks to hurt on this rung")
+            }
+            Self::Clock if !fleet.has_faketime() => skipped("libfaketime is not installed"),
+            Self::Partition => partition(fleet, rng),
+            Self::Lossy => {
+                let hosts = hosts(fleet);
+                let ways = every_way(&hosts);
+                links::add("lossy", &ways)?;
+                Ok(Attempt::Installed("all links".to_owned(), Heal::Links("lossy")))
+            }
+            Self::Slow => {
+                let hosts: Vec<usize> = some(&hosts(fleet), rng);
+                hosts.iter().try_for_each(|host| links::slow(*host))?;
+                Ok(Attempt::Installed(format!("to hosts {hosts:?}"), Heal::Fast(hosts)))
+            }
+            Self::Kill => {
+                let (what, victims) = victims(fleet, rng, true);
+                victims.iter().try_for_each(|id| fleet.kill(*id))?;
+                Ok(Attempt::Installed(format!("{what}: {victims:?}"), Heal::Launch(victims)))
+            }
+            Self::Pause => {
+                let (what, victims) = victims(fleet, rng, false);
+                victims.iter().try_for_each(|id| fleet.pause(*id))?;
+                Ok(Attempt::Installed(format!("{what}: {victims:?}"), Heal::Resume(victims)))
+            }
+            Self::Clock => clock(fleet, rng),
+            Self::PowerCut => power_cut(fleet, rng),
+            Self::DiskFull => {
+                let victim = *ids(fleet, true).choose(rng).ok_or_else(nobody)?;
+                fleet.member(victim)?.may_end = true;
+                fleet.disk(victim).ok_or_else(nobody)?.fill()?;
+                Ok(Attempt::Installed(format!("of node {victim}"), Heal::Room(victim)))
+            }
+            Self::Membership => membership(fleet, rng),
+            Self::Snapshot => {
+                let taken = fleet.members.iter().filter(|member| member.is_up()).filter(|member| {
+                    let http = fleet.http(member.host);
+                    http::ask(&http, "POST", "/v1/cluster/snapshot", b"null")
+                        .is_ok_and(|answer| answer.status == 200)
+                });
+                match taken.count() {
+                    0 => Ok(Attempt::Incomplete("no node took one".to_owned())),
+                    nodes => Ok(Attempt::Installed(format!("of {nodes} nodes"), Heal::Nothing)),
+                }
+            }
+        }
+    }
+}
+
+fn nobody() -> io::Error {
+    io::Error::other("there is no node to do it to")
+}
+
+impl Heal {
+    /// Undoes a fault.
+    ///
+    /// # Errors
+    /// The machine's own: whether the fault is still there is not known then.
+    pub(crate) fn heal(self, fleet: &mut Fleet) -> io::Result<()> {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Links(set) => links::flush(set),
+            Self::Fast(hosts) => hosts.into_iter().try_for_each(links::fast),
+            Self::Launch(ids) => there(fleet, &ids).into_iter().try_for_each(|id| fleet.launch(id)),
+            Self::Resume(ids) => there(fleet, &ids).into_iter().try_for_each(|id| fleet.resume(id)),
+            Self::Clocks(ids) => {
+                ids.iter().try_for_each(|id| std::fs::write(fleet.clock_file(*id), "+0\n"))
+            }
+            Self::Power(ids) => {
+                for id in there(fleet, &ids) {
+                    fleet.disk(id).ok_or_else(nobody)?.mount_again()?;
+                    fleet.member(id)?.may_end = false;
+                    fleet.launch(id)?;
+                }
+                Ok(())
+            }
+            Self::Room(id) => {
+                if there(fleet, &[id]).is_empty() {
+                    return Ok(());
+                }
+                fleet.disk(id).ok_or_else(nobody)?.make_room()?;
+                // A node that met the end of its disk has ended or is about to.
+                fleet.kill(id)?;
+                fleet.member(id)?.may_end = false;
+                fleet.launch(id)
+            }
+        }
+    }
+}
+
+/// Those that are still members.
+fn there(fleet: &Fleet, ids: &[u64]) -> Vec<u64> {
+    let is_there = |id: &u64| fleet.members.iter().any(|member| member.id == *id);
+    ids.iter().copied().filter(is_there).collect()
+}
+
+fn hosts(fleet: &Fleet) -> Vec<usize> {
+    fleet.members.iter().map(|member| member.host).collect()
+}
+
+fn every_way(hosts: &[usize]) -> Vec<links::Way> {
+    let from = |from: usize| hosts.iter().filter(move |to| **to != from).map(move |to| (from, *to));
+    hosts.iter().flat_map(|host| from(*host)).collect()
+}
+
+fn ids(fleet: &Fleet, up: bool) -> Vec<u64> {
+    let members = fleet.members.iter().filter(|member| !up || member.is_up());
+    members.map(|member| member.id).collect()
+}
+
+/// One or more, but not all.
+fn some<T: Copy>(of: &[T], rng: &mut StdRng) -> Vec<T> {
+    let mut some = of.to_vec();
+    some.shuffle(rng);
+    some.truncate(rng.random_range(1..of.len().max(2)));
+    some
+}
+
+/// Who is to suffer: one, the leader, a majority, and, if it may be, all.
+fn victims(fleet: &Fleet, rng: &mut StdRng, all: bool) -> (&'static str, Vec<u64>) {
+    let mut up = ids(fleet, true);
+    up.shuffle(rng);
+    let majority = fleet.members.len() / 2 + 1;
+    match rng.random_range(0..10) {
+        0..4 => (
+            "the leader",
+            fleet.leader().map_or_else(|| up[..1.min(up.len())].to_vec(), |id| vec![id]),
+        ),
+        4..6 => ("one", up.into_iter().take(1).collect()),
+        6..8 => ("a majority", up.into_iter().take(majority).collect()),
+        _ if all => ("all", up),
+        _ => ("one", up.into_iter().take(1).collect()),
+    }
+}
+
+fn partition(fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
+    let hosts = hosts(fleet);
+    let shape = *Shape::ALL.choose(rng).unwrap_or(&Shape::Alone);
+    let leader = fleet.leader().filter(|_| rng.random_range(0..3) > 0);
+    let leads = |member: &&crate::fleet::Member| Some(member.id) == leader;
+    let first = fleet.members.iter().find(leads).map(|member| member.host);
+    let who = if first.is_some() { "the leader" } else { "anyone" };
+    let first = first.or_else(|| hosts.choose(rng).copied()).ok_or_else(nobody)?;
+    let mut ways = shape.ways(&hosts, first, rng);
+    let deaf = shape == Shape::OneWay && rng.random();
+    if deaf {
+        ways = ways.into_iter().map(|(from, to)| (to, from)).collect();
+    }
+    links::add("cut", &ways)?;
+    let deaf = if deaf { ", who hears nothing" } else { "" };
+    let what = format!("{}, {who} first{deaf}: {ways:?}", shape.name());
+    Ok(Attempt::Installed(what, Heal::Links("cut")))
+}
+
+fn clock(fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
+    let ids = some(&ids(fleet, false), rng);
+    let mut what = Vec::new();
+    for id in &ids {
+        let clock =
+            *["-3600", "-30", "+30", "+3600", "+0 x1.5", "+0 x0.5"].choose(rng).unwrap_or(&"+30");
+        std::fs::write(fleet.clock_file(*id), format!("{clock}\n"))?;
+        what.push(format!("node {id} {clock}"));
+    }
+    Ok(Attempt::Installed(what.join(", "), Heal::Clocks(ids)))
+}
+
+fn power_cut(fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
+    let (what, victims) = match rng.random_range(0..3) {
+        0 => victims(fleet, rng, false),
+        _ => ("all at once", ids(fleet, false)),
+    };
+    for id in &victims {
+        fleet.member(*id)?.may_end = true;
+    }
+    let disks: Vec<&disks::Disk> = victims.iter().filter_map(|id| fleet.disk(*id)).collect();
+    disks::cut(&disks)?;
+    victims.iter().try_for_each(|id| fleet.kill(*id))?;
+    Ok(Attempt::Installed(format!("{what}: {victims:?}"), Heal::Power(victims)))
+}
+
+/// One node more, then one node less: the change that a machine's replacement is.
+fn membership(fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
+    let incomplete = |why: &str| Ok(Attempt::Incomplete(why.to_owned()));
+    let Some(leader) = fleet.leader() else { return incomplete("nobody leads") };
+    let host = fleet.member(leader)?.host;
+    let http = fleet.http(host);
+    let roles = |http: &str| {
+        let status = http::get(http, "/v1/cluster").ok()?.json()?;
+        let members = status["members"].as_array()?.iter();
+        let role = |one: &Value| Some((one["id"].as_u64()?, one["role"].as_str()?.to_owned()));
+        members.map(role).collect::<Option<Vec<_>>>()
+    };
+    let Some(members) = roles(&http) else { return incomplete("the leader is gone") };
+    // What an earlier change has left.
+    let known = |id: u64| members.iter().any(|(one, _)| *one == id);
+    let gone: Vec<u64> = ids(fleet, false).into_iter().filter(|id| !known(*id)).collect();
+    gone.into_iter().for_each(|id| fleet.leave(id));
+    let there = ids(fleet, false);
+    let (learner, lost): (Vec<u64>, Vec<u64>) = members
+        .iter()
+        .filter(|(_, role)| role == "learner")
+        .map(|(id, _)| *id)
+        .partition(|id| there.contains(id));
+    for id in lost {
+        let _ = http::ask(&http, "DELETE", &format!("/v1/cluster/members/{id}"), b"");
+    }
+    let new = match learner.first() {
+        Some(id) => Some(*id),
+        None => fleet.join(&http)?,
+    };
+    let Some(new) = new else { return incomplete("no host is free") };
+    let is_listed = || roles(&http)?.iter().any(|(id, _)| *id == new).then_some(());
+    if until(CHANGE_WITHIN, is_listed).is_none() {
+        return incomplete("the new node is no learner in time");
+    }
+    fleet.tell();
+    let path = format!("/v1/cluster/members/{new}/promote");
+    let promoted = until(CHANGE_WITHIN, || {
+        let _ = http::ask(&http, "POST", &path, b"{}");
+        roles(&http)?.iter().any(|(id, role)| *id == new && role != "learner").then_some(())
+    });
+    if promoted.is_none() {
+        return incomplete("the new node is no voter in time");
+    }
+    let others: Vec<u64> = ids(fleet, false).into_iter().filter(|id| *id != new).collect();
+    let victim = *others.choose(rng).ok_or_else(nobody)?;
+    let removed = until(CHANGE_WITHIN, || {
+        let path = format!("/v1/cluster/members/{victim}");
+        // Any other node knows who leads now, if the one that leaves did.
+        let http = fleet
+            .status()
+            .into_iter()
+            .find(|one| one["id"].as_u64() != Some(victim) && !one["leader"].is_null())?;
+        let host = fleet.members.iter().find(|member| Some(member.id) == http["id"].as_u64())?.host;
+        let http = fleet.http(host);
+        let _ = http::ask(&http, "DELETE", &path, b"");
+        roles(&http)?.iter().all(|(id, _)| *id != victim).then_some(())
+    });
+    if removed.is_none() {
+        return incomplete("the old node is still a member");
+    }
+    fleet.leave(victim);
+    Ok(Attempt::Installed(format!("{new} came, {victim} left"), Heal::Nothing))
+}
