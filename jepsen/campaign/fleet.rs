@@ -81,6 +81,8 @@ pub(crate) struct Fleet {
     first: Vec<(u64, usize)>,
     settings: Vec<(&'static str, String)>,
     faketime: Option<&'static str>,
+    /// Why links cannot be cut, if they cannot.
+    pub(crate) no_rules: Option<String>,
     next_id: u64,
     pub(crate) endpoints: Endpoints,
 }
@@ -100,8 +102,10 @@ impl Fleet {
     pub(crate) fn start(rung: Rung, store: &Path, nodes: usize, needs: Needs) -> io::Result<Self> {
         let hosts = nodes + needs.spare;
         let mut disks = BTreeMap::new();
+        let mut no_rules = Some("there are no links to cut on this rung".to_owned());
         if rung.has_links() {
             links::build(hosts)?;
+            no_rules = links::load_rules().err().map(|error| error.to_string());
         }
         if needs.disks && rung.has_disks() {
             for host in 1..=hosts {
@@ -126,6 +130,7 @@ impl Fleet {
             first: (1..=nodes).map(|host| (host as u64, host)).collect(),
             settings,
             faketime,
+            no_rules,
             next_id: nodes as u64 + 1,
             endpoints: Arc::default(),
         };

@@ -134,11 +134,6 @@ fn run(arguments: &Arguments, rung: Rung) -> io::Result<ExitCode> {
         arguments.seconds
     );
     let mut fleet = Fleet::start(rung, &store, usize::from(arguments.nodes), needs)?;
-    if rung.has_links() {
-        links::load_rules().map_err(|error| {
-            io::Error::other(format!("{error}; install nftables, or use --rung loopback"))
-        })?;
-    }
     if !fleet.is_ready() {
         return Err(io::Error::other(format!("no cluster in time, see {}", store.display())));
     }

@@ -90,8 +90,11 @@ impl Nemesis {
     pub(crate) fn install(self, fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
         let skipped = |why: &str| Ok(Attempt::Skipped(why.to_owned()));
         match self {
-            Self::Partition | Self::Lossy | Self::Slow if !fleet.rung.has_links() => {
-                skipped("there are no links to cut on this rung")
+            Self::Partition | Self::Lossy if fleet.no_rules.is_some() => {
+                skipped(fleet.no_rules.as_deref().unwrap_or_default())
+            }
+            Self::Slow if !fleet.rung.has_links() => {
+                skipped("there are no links to slow down on this rung")
             }
             Self::PowerCut | Self::DiskFull if !fleet.has_disks() => {
                 skipped("there are no disks to hurt on this rung")
