@@ -333,9 +333,7 @@ fn plan(description: &Description, directory: &Path) -> anyhow::Result<Vec<Local
     }
     let bootstrap: Vec<String> =
         planned.iter().map(|node| format!("{}={},{}", node.id, node.http, node.rpc)).collect();
-    // The nodes share this machine's processors.
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = processors.div_ceil(planned.len()).max(1);
+    let threads = worker_threads(planned.len());
     for node in &mut planned {
         let mut command = vec![utf8(&program)?, "server".to_owned()];
         let flags = [
@@ -353,6 +351,12 @@ fn plan(description: &Description, directory: &Path) -> anyhow::Result<Vec<Local
         node.command = command;
     }
     Ok(planned)
+}
+
+/// What each of so many nodes that share this machine's processors takes of them.
+fn worker_threads(nodes: usize) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors.div_ceil(nodes.max(1))
 }
 
 fn utf8(path: &Path) -> anyhow::Result<String> {
@@ -441,16 +445,23 @@ mod tests {
         let description = Description { cluster_id: "c".to_owned(), nodes: 2, base_port: 7600 };
         let nodes = plan(&description, directory.path()).unwrap();
         let words = nodes[1].command[1..].join(" ");
-        let data_dir = directory.path().join("node-2");
+        let (data_dir, threads) = (directory.path().join("node-2"), worker_threads(2));
         assert_eq!(
             words,
             format!(
                 "server --id 2 --http 127.0.0.1:7602 --rpc 127.0.0.1:7702 --data-dir {} \
-                 --cluster-id c --bootstrap 1=127.0.0.1:7601,127.0.0.1:7701 \
+                 --cluster-id c --worker-threads {threads} --bootstrap 1=127.0.0.1:7601,127.0.0.1:7701 \
                  --bootstrap 2=127.0.0.1:7602,127.0.0.1:7702",
                 data_dir.display()
             )
         );
+    }
+
+    #[test]
+    fn nodes_share_the_processors_and_each_has_one_at_least() {
+        let alone = worker_threads(1);
+        assert!(worker_threads(2) * 2 >= alone && worker_threads(2) <= alone);
+        assert_eq!(worker_threads(10_000), 1);
     }
 
     #[test]
