@@ -199,6 +199,24 @@ async fn duplicates_on_two_instances_run_the_handler_once_and_get_the_same_bytes
     }
 }
 
+/// What a handler, or a layer inside, makes of its request changes nothing of what it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_changed_on_its_way_inside_is_still_the_one_that_came() {
+    let cluster = Cluster::start(3).await;
+    let handler = Handler::default();
+    let change = from_fn(async |request: Request, next: Next| {
+        let (mut parts, _) = request.into_parts();
+        parts.headers.clear();
+        next.run(Request::from_parts(parts, Body::from("changed"))).await
+    });
+    let service = Service::start(cluster.client(), handler.pays().layer(change)).await;
+    let answers = [service.post("500").await, service.post("500").await];
+    assert_eq!(answers.each_ref().map(|answer| answer.text.as_str()), ["0: changed"; 2]);
+    assert_eq!(answers.each_ref().map(is_replayed), [false, true]);
+    assert_eq!(handler.begun(), 1);
+    problem(&service.post("changed").await, 422, "key_reused", "refused");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_duplicate_is_told_to_come_back_and_another_request_is_refused() {
     let cluster = Cluster::start(3).await;

@@ -260,6 +260,33 @@ async fn a_definite_loss_is_told_at_once_and_nothing_is_released() {
 }
 
 #[tokio::test]
+async fn a_record_that_was_lost_once_is_kept_when_it_is_held_again() {
+    let (mut node, clock) = (PlayedNode::start().await, ManualBootTime::default());
+    let client = client(&node, &clock);
+    let lost = held(&mut node, &client, "1", 1).await;
+    clock.advance(10 * SECOND);
+    // This one is never answered.
+    soon(node.request()).await;
+    clock.advance(20 * SECOND);
+    assert_eq!(soon(lost.lost()).await, Lost::Expired);
+    drop(lost);
+    let lease = held(&mut node, &client, "1", 2).await;
+    for beat in 1..=4 {
+        clock.advance(10 * SECOND);
+        let (request, line) = loop {
+            let (request, line) = soon(node.request()).await;
+            // What is left of the first lease may still be sent, and frees nothing.
+            if matches!(&request.ask, Ask::Batch(_)) && extends(&request)[0].token == token(2) {
+                break (request, line);
+            }
+        };
+        answer_all(&request, &line, extended(31_000 + beat * 10_000));
+        until_left(&lease, 27 * SECOND).await;
+        assert_eq!(lease.is_lost(), None);
+    }
+}
+
+#[tokio::test]
 async fn a_heartbeat_that_finds_the_holders_own_completion_is_no_loss() {
     let (mut node, clock) = (PlayedNode::start().await, ManualBootTime::default());
     let client = client(&node, &clock);
