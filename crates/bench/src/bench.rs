@@ -10,9 +10,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::batch::Batch;
 use crate::http::{self, Http};
-use crate::load::{Load, Running};
+use crate::load::{Load, Running, Workload};
 use crate::meters::{Meters, Reading};
 use crate::native::Native;
+use crate::once::{Guards, Once};
 use crate::progress;
 use crate::tally::{Tally, rounded};
 use crate::waiters::Waiters;
@@ -27,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub enum Via {
     /// The native protocol, many requests on a connection.
     Native,
+    /// The same, by actions that run once and guards that keep themselves.
+    Once,
     /// One command a request, one connection a client, to the leader as one of these nodes
     /// (host:port) knows it.
     Http(Vec<String>),
@@ -104,6 +107,14 @@ impl Bench {
             Via::Native => {
                 let native = Native::new(Client::new(config), payload);
                 Running::start(vec![Arc::new(native)], load).await?
+            }
+            Via::Once => {
+                let client = Client::new(config);
+                if load.workload == Workload::Heartbeat {
+                    Running::start(vec![Arc::new(Guards::new(client, payload))], load).await?
+                } else {
+                    Running::start(vec![Arc::new(Once::new(client, payload))], load).await?
+                }
             }
             Via::Http(nodes) => {
                 let leader = http::leader(&nodes).await?;

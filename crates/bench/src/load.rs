@@ -215,8 +215,10 @@ impl<S: System> Client<S> {
     async fn cycle(&mut self) -> anyhow::Result<bool> {
         let (key, connection) = (fresh_key(), Arc::clone(&self.connection));
         let acquire = async { held(connection.acquire(&key).await?) };
-        if let Some(held) = self.measure(acquire).await? {
-            self.measure(connection.complete(&key, held)).await?;
+        if S::ACQUIRE_COMPLETES {
+            self.measure(2 * S::WIDTH, acquire).await?;
+        } else if let Some(held) = self.measure(S::WIDTH, acquire).await? {
+            self.measure(S::WIDTH, connection.complete(&key, held)).await?;
         }
         Ok(self.goes_on())
     }
@@ -235,7 +237,7 @@ impl<S: System> Client<S> {
                 Acquired::Held(_) => bail!("a completed key was granted again"),
             }
         };
-        self.measure(replay).await?;
+        self.measure(S::WIDTH, replay).await?;
         Ok(self.goes_on())
     }
 
@@ -243,14 +245,16 @@ impl<S: System> Client<S> {
         let (key, connection) = (fresh_key(), Arc::clone(&self.connection));
         let mut held = held(connection.acquire(&key).await?)?;
         while self.goes_on() {
-            self.measure(connection.extend(&key, &mut held)).await?;
+            self.measure(S::WIDTH, connection.extend(&key, &mut held)).await?;
         }
         Ok(())
     }
 
-    /// Counts a call with its latency, or its error, in the window in which it began.
+    /// Counts a call of `width` operations with its latency, or its error, in the window in which
+    /// it began.
     async fn measure<T>(
         &mut self,
+        width: u64,
         call: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<Option<T>> {
         let window = self.shared.window.load(Ordering::Relaxed);
@@ -268,9 +272,9 @@ impl<S: System> Client<S> {
         };
         match came_to {
             Ok(value) => {
-                self.shared.ops.fetch_add(S::WIDTH, Ordering::Relaxed);
+                self.shared.ops.fetch_add(width, Ordering::Relaxed);
                 if let Some(tally) = tally {
-                    tally.succeeded(latency, S::WIDTH);
+                    tally.succeeded(latency, width);
                 }
                 Ok(Some(value))
             }

@@ -27,6 +27,9 @@ pub trait System: Send + Sync + 'static {
     /// Records that one call is about. Each counts as an operation; they share its latency.
     const WIDTH: u64 = 1;
 
+    /// Whether an acquire of a fresh key also completes it, so that a cycle is one call.
+    const ACQUIRE_COMPLETES: bool = false;
+
     /// Takes a record, or reads its result. Whatever is answered is linearizable.
     fn acquire(
         &self,

@@ -63,6 +63,14 @@ enum Protocol {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Caller {
+    /// The commands one by one
+    Raw,
+    /// once(), which acquires, runs nothing and completes; heartbeats are guards that wait
+    Once,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum During {
     /// The nodes take snapshots, in turn and back to back
     Snapshot,
@@ -87,6 +95,7 @@ impl During {
   tenure bench --workload cycle --concurrency 256 --seconds 10 -o json
   tenure bench --dev --fill 1000000 --seconds 0
   tenure bench --dev --fill 200000 --during purge
+  tenure bench --client once --workload heartbeat --concurrency 10000 --seconds 30
   tenure bench --via batch --http http://127.0.0.1:7601")]
 pub(crate) struct Args {
     /// What the clients do
@@ -104,6 +113,9 @@ pub(crate) struct Args {
     /// How the clients reach the cluster; http and batch need --http or --dev
     #[arg(long, value_enum, default_value = "native")]
     via: Protocol,
+    /// What the clients call
+    #[arg(long, value_enum, default_value = "raw")]
+    client: Caller,
     /// Store so many COMPLETE records first
     #[arg(long, value_name = "N", default_value_t = 0)]
     fill: u64,
@@ -212,6 +224,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
     ensure!(args.seconds > 0 || args.fill > 0, "0 seconds without --fill is nothing to do");
     let http = args.dev || !args.http.is_empty();
     ensure!(http || args.via == Protocol::Native, "--via http and batch need --http or --dev");
+    ensure!(args.client == Caller::Raw || args.via == Protocol::Native, "--client once is native");
     let Some(during) = args.during else { return Ok(()) };
     ensure!(args.seconds > 0, "--during needs --seconds");
     match during {
@@ -248,6 +261,7 @@ async fn target(args: &Args) -> anyhow::Result<Target> {
 
 fn via(args: &Args, target: &Target) -> Via {
     match args.via {
+        Protocol::Native if args.client == Caller::Once => Via::Once,
         Protocol::Native => Via::Native,
         Protocol::Http => Via::Http(target.nodes.clone()),
         Protocol::Batch => Via::Batch(target.nodes.clone()),
