@@ -59,6 +59,33 @@
 //! cargo bench --profile release -p tenure-storage         # log append, state apply, records
 //! ```
 //!
+//! # What it came to
+//!
+//! `scripts/bench --rounds 2`: two cores, a disk that syncs in 0.2 ms, medians, all in one sitting
+//! without noise. The first figure is operations a second, the others are ratios of Tenure's to a
+//! peer's.
+//!
+//! | | clients | ops/s | etcd | ZooKeeper | NATS | Redis (alone) | PostgreSQL (alone) |
+//! |---|---|---|---|---|---|---|---|
+//! | cycle | 1 | 1 460 | 1.3 | 2.4 | 1.3 | 0.33 | 0.25 |
+//! | cycle | 64 | 42 700 | 4.9 | 7.2 | 3.1 | 0.72 | 2.2 |
+//! | cycle | 256 | 61 100 | 5.0 | 3.2 | 2.4 | 0.57 | 3.5 |
+//! | duplicates | 64 | 58 100 | 5.7 | 3.9 | 4.1 | 0.80 | 2.0 |
+//! | duplicates | 256 | 87 100 | 5.7 | 3.9 | 4.2 | 0.53 | 2.2 |
+//! | heartbeat | 64 | 56 200 | 6.9 | 3.1 | 4.1 | 0.82 | 2.9 |
+//! | heartbeat | 256 | 105 200 | 8.4 | 3.2 | 3.8 | 0.65 | 6.0 |
+//!
+//! A half cycle at 256 clients takes 27 us of CPU, the client's included, and writes 1.1 KB in 0.024
+//! flushes over three nodes; its p99 of 13 ms is below etcd's p50 of 20 ms. In another sitting on
+//! the same machine: p99 while snapshots are taken is 1.5 times the quiet one, while followers are
+//! killed and come back 2.0 times, while 200 000 records are purged 1.1 times; 10 000 waiters on
+//! one key change nothing for others. Over HTTP 29 000 commands a second come from 64 clients one
+//! by one, and 108 000 in batches. `once()` takes 8 % more CPU at 64 clients than bare commands, 4 %
+//! at 256, and 10 000 guards take 3.7 % of a core.
+//!
+//! A lone client waits for two syncs in a row of hops between threads, and three nodes on two cores
+//! do three times the work of one: that is what is left to Redis.
+//!
 //! # What was tried
 //!
 //! Each row is a change that was measured against the build before it, in one sitting, with three
