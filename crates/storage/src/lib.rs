@@ -137,11 +137,13 @@ mod fail;
 mod log;
 mod observe;
 mod open;
+#[cfg(feature = "rocksdb")]
 mod rocks;
 mod simulated;
 mod snapshot;
 mod state;
 #[cfg(test)]
+#[cfg(feature = "rocksdb")]
 mod tests;
 mod txn;
 mod types;

@@ -11,6 +11,7 @@ use tenure_state_machine::codec::{self, DecodeError};
 use crate::disk::{self, Batch, Database, Durability, Family, Layout};
 use crate::fail::FailStop;
 use crate::log::LogStore;
+#[cfg(feature = "rocksdb")]
 use crate::rocks::RocksDisk;
 use crate::simulated::SimulatedDisk;
 use crate::state::StateStore;
@@ -33,6 +34,7 @@ pub struct Disk(Arc<dyn disk::Disk>);
 
 impl Disk {
     /// RocksDB on the machine's own file system.
+    #[cfg(feature = "rocksdb")]
     #[must_use]
     pub fn real() -> Self {
         Self(Arc::new(RocksDisk::new()))
