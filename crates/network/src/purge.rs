@@ -1,11 +1,9 @@
 //! Removes what has outlived its ttl, through the log, in small bites.
 
-use std::io;
 use std::time::Duration;
 
 use tenure_state_machine::{Answer, Command, Purge};
 use tenure_storage::StateStore;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use std::sync::Arc;
@@ -50,9 +48,7 @@ pub(crate) async fn run(
 
 async fn is_due(state: &StateStore, time: &LeaderTime) -> bool {
     let Some(present) = time.present() else { return false };
-    let state = state.clone();
-    let first = spawn_blocking(move || state.first_deadline_ms()).await;
-    match first.map_err(io::Error::other).flatten() {
+    match state.blocking(StateStore::first_deadline_ms).await {
         Ok(first) => first.is_some_and(|first| first <= present.ms),
         Err(error) => {
             tracing::error!(%error, "the deadline index could not be read");

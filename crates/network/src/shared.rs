@@ -1,6 +1,5 @@
 //! What the HTTP API and the metrics look at, and what they say of the node.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,8 +7,6 @@ use openraft::async_runtime::WatchReceiver;
 use openraft::{Instant as _, RaftSnapshotBuilder};
 use tenure_api::{Refusal, SnapshotTaken};
 use tenure_storage::{LogStore, Raft, StateStore};
-
-use tokio::task::spawn_blocking;
 
 use crate::config::Config;
 use crate::leader_time::LeaderTime;
@@ -43,11 +40,10 @@ impl Shared {
         let status = self.members.status();
         let (first_index, last_index) = self.log.bounds();
         let present = self.time.present().map_or(status.clock_ms, |present| present.ms);
-        let state = self.state.clone();
-        let due = spawn_blocking(move || state.count_due(present, PURGE_COUNTED)).await;
+        let due = self.state.blocking(move |state| state.count_due(present, PURGE_COUNTED)).await;
         Position {
             waiters: u64::try_from(self.waiters.count()).unwrap_or(u64::MAX),
-            purge_backlog: due.map_or(0, |due| due.unwrap_or(0)),
+            purge_backlog: due.unwrap_or(0),
             first_index,
             last_index,
             committed_index: status.committed_index,
@@ -84,12 +80,11 @@ impl Shared {
         let mut state = self.state.clone();
         let built = state.build_snapshot().await;
         let snapshot = built.map_err(|error| internal(&error))?.snapshot;
-        let hashing = tokio::task::spawn_blocking(move || {
+        let taken = state.blocking(move |state| {
             let (index, term, hash) = state.hash(&snapshot)?;
             let bytes = snapshot.bytes()?;
-            Ok::<_, io::Error>(SnapshotTaken { index, term, bytes, hash })
+            Ok(SnapshotTaken { index, term, bytes, hash })
         });
-        let taken = hashing.await.map_err(io::Error::other).and_then(|taken| taken);
-        taken.map_err(|error| internal(&error))
+        taken.await.map_err(|error| internal(&error))
     }
 }

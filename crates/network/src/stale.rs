@@ -7,8 +7,6 @@ use tenure_api::{Listed, Refusal, View, ViewState};
 use tenure_state_machine::{Name, visible};
 use tenure_storage::{Page, StateStore};
 
-use tokio::task::spawn_blocking;
-
 use crate::local::{internal, read_at};
 
 /// Records that one page looks at, wanted or not, before it is handed out as it is.
@@ -23,9 +21,9 @@ pub(crate) fn get(state: &StateStore, name: &Name) -> Result<Reply, Refusal> {
 
 /// One page of a scope.
 pub(crate) async fn list(state: &StateStore, list: &List) -> Result<Reply, Refusal> {
-    let (state, list) = (state.clone(), list.clone());
-    let read = spawn_blocking(move || read_page(&state, &list)).await;
-    read.map_err(io::Error::other).flatten().map_err(|error| internal(&error))
+    let list = list.clone();
+    let read = state.blocking(move |state| read_page(state, &list)).await;
+    read.map_err(|error| internal(&error))
 }
 
 fn read_page(state: &StateStore, list: &List) -> io::Result<Reply> {

@@ -147,6 +147,7 @@ mod state;
 mod tests;
 mod txn;
 mod types;
+mod work;
 
 pub use fail::FailStop;
 pub use log::LogStore;

@@ -27,6 +27,7 @@ use crate::fail::FailStop;
 use crate::observe::LogCounters;
 use crate::open::DirLock;
 use crate::types::{LogEntry, LogId, TypeConfig, Vote};
+use crate::work::Workers;
 
 mod memory;
 mod stored;
@@ -62,7 +63,12 @@ struct Shared {
 
 impl LogStore {
     /// Opens the log and checks it: every key in its place, every checksum right (L1).
-    pub(crate) fn open(db: Arc<dyn Database>, fail: FailStop, lock: DirLock) -> io::Result<Self> {
+    pub(crate) fn open(
+        db: Arc<dyn Database>,
+        workers: &Workers,
+        fail: FailStop,
+        lock: DirLock,
+    ) -> io::Result<Self> {
         let memory = Memory::load(&*db)?;
         let shared = Arc::new(Shared {
             db,
@@ -72,7 +78,7 @@ impl LogStore {
             fail,
             _lock: lock,
         });
-        let writer = Arc::new(Writer::start(Arc::clone(&shared))?);
+        let writer = Arc::new(Writer::start(workers, Arc::clone(&shared))?);
         Ok(Self { shared, writer })
     }
 

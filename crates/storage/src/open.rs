@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tenure_state_machine::codec::{self, DecodeError};
@@ -15,6 +16,7 @@ use crate::log::LogStore;
 use crate::rocks::RocksDisk;
 use crate::simulated::SimulatedDisk;
 use crate::state::StateStore;
+use crate::work::Workers;
 
 /// The format of a data directory. A build reads its own and older ones.
 const FORMAT: u32 = 1;
@@ -30,20 +32,34 @@ const SEEN: &[u8] = b"seen";
 
 /// What a data directory lies on.
 #[derive(Debug, Clone)]
-pub struct Disk(Arc<dyn disk::Disk>);
+pub struct Disk {
+    files: Arc<dyn disk::Disk>,
+    workers: Workers,
+}
 
 impl Disk {
     /// RocksDB on the machine's own file system.
     #[cfg(feature = "rocksdb")]
     #[must_use]
     pub fn real() -> Self {
-        Self(Arc::new(RocksDisk::new()))
+        Self { files: Arc::new(RocksDisk::new()), workers: Workers::default() }
     }
 
     /// A disk in memory.
     #[must_use]
     pub fn simulated(disk: &SimulatedDisk) -> Self {
-        Self(Arc::new(disk.clone()))
+        Self { files: Arc::new(disk.clone()), workers: Workers::default() }
+    }
+
+    /// The same, in simulated time: whatever waits for the disk `takes` some of it, and is done by
+    /// tasks of the runtime in which a data directory is opened. A runtime that ends takes with it
+    /// what is not done, as a crash does.
+    #[must_use]
+    pub fn simulated_in_time(
+        disk: &SimulatedDisk,
+        takes: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> Self {
+        Self { files: Arc::new(disk.clone()), workers: Workers::Tasks(Arc::new(takes)) }
     }
 
     /// Bytes that may still be written below `dir`.
@@ -51,7 +67,7 @@ impl Disk {
     /// # Errors
     /// The file system's own.
     pub fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        self.0.free_bytes(dir)
+        self.files.free_bytes(dir)
     }
 }
 
@@ -197,7 +213,7 @@ pub fn open(
 ) -> Result<Storage, OpenError> {
     let unusable = |source| OpenError::Unusable { dir: dir.to_owned(), source };
     let no_cluster = || OpenError::NoCluster { dir: dir.to_owned() };
-    let missing = |name: &str| Ok(disk.0.list(&dir.join(name)).map_err(unusable)?.is_empty());
+    let missing = |name: &str| Ok(disk.files.list(&dir.join(name)).map_err(unusable)?.is_empty());
     let (no_log, no_state) = (missing(LOG)?, missing(STATE)?);
     if no_log && !no_state {
         // With the log its votes are gone: with a new one this node could vote twice.
@@ -207,12 +223,12 @@ pub fn open(
     if no_log && cluster_id.is_none() {
         return Err(no_cluster());
     }
-    let lock = disk.0.lock(dir).map_err(|error| {
+    let lock = disk.files.lock(dir).map_err(|error| {
         let busy = error.kind() == io::ErrorKind::ResourceBusy;
         if busy { OpenError::InUse { dir: dir.to_owned() } } else { unusable(error) }
     })?;
     let lock = DirLock(lock.into());
-    let db = disk.0.open(&dir.join(LOG), Layout::Log).map_err(unusable)?;
+    let db = disk.files.open(&dir.join(LOG), Layout::Log).map_err(unusable)?;
     let identity = match read_meta::<Identity>(&*db, IDENTITY).map_err(unusable)? {
         Some(found) => check(dir, found, node_id, cluster_id)?,
         None => {
@@ -225,8 +241,15 @@ pub fn open(
     let fail = FailStop::default();
     let ids = Mutex::new(read_meta(&*db, SEEN).map_err(unusable)?.unwrap_or_default());
     let seen = SeenVoters { db: Arc::clone(&db), fail: fail.clone(), ids, _lock: lock.clone() };
-    let log = LogStore::open(db, fail.clone(), lock.clone()).map_err(unusable)?;
-    let state = StateStore::open(Arc::clone(&disk.0), dir, log.clone(), fail.clone(), lock.clone());
+    let log = LogStore::open(db, &disk.workers, fail.clone(), lock.clone()).map_err(unusable)?;
+    let state = StateStore::open(
+        Arc::clone(&disk.files),
+        &disk.workers,
+        dir,
+        log.clone(),
+        fail.clone(),
+        lock.clone(),
+    );
     let state = state.map_err(unusable)?;
     Ok(Storage { identity, log, state, seen: Arc::new(seen), fail, lock })
 }

@@ -28,6 +28,7 @@ use crate::open::{DirLock, STATE};
 use crate::snapshot::{Receiver, Snapshot, Snapshots};
 use crate::txn;
 use crate::types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, command_bytes};
+use crate::work::Workers;
 
 mod behind;
 mod hot;
@@ -51,6 +52,7 @@ pub struct StateStore {
     shared: Arc<Shared>,
     log: LogStore,
     behind: Arc<Behind>,
+    workers: Workers,
 }
 
 #[derive(Debug)]
@@ -87,6 +89,7 @@ struct Live {
 impl StateStore {
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
+        workers: &Workers,
         data_dir: &Path,
         log: LogStore,
         fail: FailStop,
@@ -115,8 +118,8 @@ impl StateStore {
             _lock: lock,
         };
         let shared = Arc::new(shared);
-        let behind = Arc::new(Behind::start(Arc::clone(&shared))?);
-        Ok(Self { shared, log, behind })
+        let behind = Arc::new(Behind::start(workers, Arc::clone(&shared))?);
+        Ok(Self { shared, log, behind, workers: workers.clone() })
     }
 
     /// Sets who is told of changes. Only the first call counts.
@@ -156,6 +159,19 @@ impl StateStore {
         let live = self.shared.live();
         let record = txn::read_record(&*live.db, &live.hot, name);
         Ok((self.shared.sound(record)?, live.meta.applied()))
+    }
+
+    /// Does what may wait for the disk where it holds nobody up: to its end, even if nobody waits
+    /// for it.
+    ///
+    /// # Errors
+    /// What the work says.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let state = self.clone();
+        self.workers.run(move || work(&state)).await
     }
 
     /// The oldest deadline of all records, in milliseconds of cluster time. Blocks for a write, as
@@ -260,8 +276,7 @@ impl StateStore {
         let _switch = self.shared.switch.lock().await;
         let shared = Arc::clone(&self.shared);
         let meta = meta.clone();
-        let switched = tokio::task::spawn_blocking(move || shared.switch_to(&meta, &snapshot));
-        switched.await.map_err(io::Error::other)?
+        self.workers.run(move || shared.switch_to(&meta, &snapshot)).await
     }
 }
 
@@ -352,8 +367,7 @@ impl RaftSnapshotBuilder<TypeConfig> for StateStore {
     async fn build_snapshot(&mut self) -> io::Result<OpenraftSnapshot> {
         let _switch = self.shared.switch.lock().await;
         let shared = Arc::clone(&self.shared);
-        let built = tokio::task::spawn_blocking(move || shared.build()).await;
-        let built = built.map_err(io::Error::other).and_then(|built| built);
+        let built = self.workers.run(move || shared.build()).await;
         self.shared.fail.guard("a snapshot could not be built", built).map(openraft_snapshot)
     }
 }

@@ -1,14 +1,15 @@
-//! The one writer of a log: a thread that turns what has gathered into one synced batch.
+//! The one writer of a log: turns what has gathered into one synced batch.
 
 use std::io;
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use openraft::storage::IOFlushed;
 use tokio::sync::oneshot;
 
 use crate::disk::{Batch, Durability, Family};
 use crate::types::TypeConfig;
+use crate::work::{Queue, Work, Worker, Workers};
 
 use super::Shared;
 use super::stored::{self, COMMITTED};
@@ -18,13 +19,10 @@ const GROUP_BYTES: usize = 8 * 1024 * 1024;
 
 /// The way to the writer. Dropping it waits until the writer has done what it was handed.
 #[derive(Debug)]
-pub(super) struct Writer {
-    queue: Option<mpsc::Sender<Write>>,
-    thread: Option<JoinHandle<()>>,
-}
+pub(super) struct Writer(Worker<Write>);
 
 /// A write on its way to the writer.
-struct Write {
+pub(super) struct Write {
     sequence: u64,
     entries: u64,
     batch: Batch,
@@ -40,11 +38,8 @@ pub(super) enum Done {
 }
 
 impl Writer {
-    pub(super) fn start(shared: Arc<Shared>) -> io::Result<Self> {
-        let (queue, writes) = mpsc::channel();
-        let run = move || run(&shared, &writes);
-        let thread = std::thread::Builder::new().name("log".into()).spawn(run)?;
-        Ok(Self { queue: Some(queue), thread: Some(thread) })
+    pub(super) fn start(workers: &Workers, shared: Arc<Shared>) -> io::Result<Self> {
+        workers.start("log", Groups(shared)).map(Self)
     }
 
     pub(super) fn send(
@@ -54,19 +49,7 @@ impl Writer {
         batch: Batch,
         done: Done,
     ) -> io::Result<()> {
-        let write = Write { sequence, entries, batch, done };
-        self.queue.as_ref().and_then(|queue| queue.send(write).ok()).ok_or_else(stopped)
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.queue = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the log's writer panicked");
-        }
+        self.0.hand(Write { sequence, entries, batch, done }).ok_or_else(stopped)
     }
 }
 
@@ -75,10 +58,15 @@ pub(super) fn stopped() -> io::Error {
     io::Error::other("the log's writer has stopped")
 }
 
-/// Ends with the last handle of the log, or at the first failure (L5).
-fn run(shared: &Shared, writes: &mpsc::Receiver<Write>) {
-    while let Ok(first) = writes.recv() {
-        let (group, mut batch) = gather(first, writes);
+/// Writes group by group; ends with the last handle of the log, or at the first failure (L5).
+struct Groups(Arc<Shared>);
+
+impl Work for Groups {
+    type Item = Write;
+
+    fn work(&mut self, first: Write, more: &mut Queue<Write>) -> ControlFlow<()> {
+        let shared = &self.0;
+        let (group, mut batch) = gather(first, more);
         let entries = group.iter().map(|write| write.entries).sum();
         let written = shared.fail.check().and_then(|()| {
             let last = group.last().map_or(0, |write| write.sequence);
@@ -88,15 +76,17 @@ fn run(shared: &Shared, writes: &mpsc::Receiver<Write>) {
         });
         let written = shared.fail.guard("the log could not be written", written);
         finish(shared, group, &written);
-        if written.is_err() {
-            return;
-        }
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
-    let mut last = Batch::default();
-    let written = shared.fail.check().and_then(|()| add_committed(shared, u64::MAX, &mut last));
-    if written.is_ok() && !last.changes.is_empty() {
-        let written = shared.db.write(last, Durability::Buffered);
-        drop(shared.fail.guard("the log could not be written", written));
+
+    fn end(&mut self) {
+        let shared = &self.0;
+        let mut last = Batch::default();
+        let written = shared.fail.check().and_then(|()| add_committed(shared, u64::MAX, &mut last));
+        if written.is_ok() && !last.changes.is_empty() {
+            let written = shared.db.write(last, Durability::Buffered);
+            drop(shared.fail.guard("the log could not be written", written));
+        }
     }
 }
 
@@ -110,7 +100,7 @@ fn add_committed(shared: &Shared, sequence: u64, batch: &mut Batch) -> io::Resul
 }
 
 /// What has gathered since the last group, as one batch.
-fn gather(first: Write, writes: &mpsc::Receiver<Write>) -> (Vec<Write>, Batch) {
+fn gather(first: Write, writes: &mut Queue<Write>) -> (Vec<Write>, Batch) {
     let mut group = vec![first];
     let mut batch = Batch::default();
     while let Some(write) = group.last_mut() {

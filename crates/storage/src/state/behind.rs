@@ -1,11 +1,13 @@
-//! The one thread that writes generations of the state to the database, behind apply.
+//! The one writer of generations of the state to the database, behind apply.
 
 use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
+
+use crate::work::{Queue, Work, Worker, Workers};
 
 use super::Shared;
 use super::hot::GENERATION_BYTES;
@@ -13,35 +15,42 @@ use super::hot::GENERATION_BYTES;
 /// Who waits until the database is up to date; nobody when a generation is just full.
 type Ask = Option<oneshot::Sender<io::Result<()>>>;
 
-/// The way to the thread. Dropping it waits until the thread has done what it was asked.
+/// The way to the writer. Dropping it waits until the writer has done what it was asked.
 #[derive(Debug)]
 pub(super) struct Behind {
-    queue: Option<mpsc::Sender<Ask>>,
-    /// The thread was told that a generation is full, and has not looked yet.
+    worker: Worker<Ask>,
+    /// The writer was told that a generation is full, and has not looked yet.
     told: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+}
+
+/// Writes generation by generation.
+struct Generations {
+    shared: Arc<Shared>,
+    told: Arc<AtomicBool>,
+}
+
+impl Work for Generations {
+    type Item = Ask;
+
+    fn work(&mut self, ask: Ask, _more: &mut Queue<Ask>) -> ControlFlow<()> {
+        self.told.store(false, Ordering::Release);
+        let written = self.shared.write_behind().map(drop);
+        let written = self.shared.fail.guard("the state could not be written", written);
+        match ask {
+            // Who does not wait any more does not need to know.
+            Some(reply) => drop(reply.send(written)),
+            None if written.is_err() => return ControlFlow::Break(()),
+            None => {}
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 impl Behind {
-    pub(super) fn start(shared: Arc<Shared>) -> io::Result<Self> {
-        let (queue, asks) = mpsc::channel::<Ask>();
+    pub(super) fn start(workers: &Workers, shared: Arc<Shared>) -> io::Result<Self> {
         let told = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&told);
-        let run = move || {
-            while let Ok(ask) = asks.recv() {
-                seen.store(false, Ordering::Release);
-                let written = shared.write_behind().map(drop);
-                let written = shared.fail.guard("the state could not be written", written);
-                match ask {
-                    // Who does not wait any more does not need to know.
-                    Some(reply) => drop(reply.send(written)),
-                    None if written.is_err() => return,
-                    None => {}
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("state".into()).spawn(run)?;
-        Ok(Self { queue: Some(queue), told, thread: Some(thread) })
+        let work = Generations { shared, told: Arc::clone(&told) };
+        Ok(Self { worker: workers.start("state", work)?, told })
     }
 
     /// Returns once the database has everything that is applied now.
@@ -64,18 +73,7 @@ impl Behind {
     }
 
     fn ask(&self, ask: Ask) -> io::Result<()> {
-        self.queue.as_ref().and_then(|queue| queue.send(ask).ok()).ok_or_else(stopped)
-    }
-}
-
-impl Drop for Behind {
-    fn drop(&mut self) {
-        self.queue = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the state's writer panicked");
-        }
+        self.worker.hand(ask).ok_or_else(stopped)
     }
 }
 

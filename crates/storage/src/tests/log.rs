@@ -12,6 +12,7 @@ use tenure_state_machine::{Command, Complete, Entry, Name, Token};
 use super::generate::{blank, log_id, normal, payload};
 use super::node::{Node, dir};
 use crate::disk::{self, Batch, Database, Durability, Family, Layout, Visit};
+use crate::work::Workers;
 use crate::{FailStop, LogEntry, LogStore, SimulatedDisk, Vote};
 
 fn blanks(indexes: std::ops::Range<u64>) -> Vec<LogEntry> {
@@ -188,7 +189,7 @@ fn read_while<F: Future<Output = ()> + Send>(
     drop(node);
     let db = disk::Disk::open(&disk, &dir().join("log"), Layout::Log).unwrap();
     let db = Arc::new(Meddled { db, before_scan: Mutex::default() });
-    let mut log = LogStore::open(db.clone(), FailStop::default(), lock).unwrap();
+    let mut log = LogStore::open(db.clone(), &Workers::Threads, FailStop::default(), lock).unwrap();
     let other = log.clone();
     let meddle = move || runtime().block_on(meddle(other));
     *db.before_scan.lock().unwrap() = Some(Box::new(meddle));
