@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_api::Refusal;
 use tenure_api::View;
 use tenure_api::frame::{Ask, Change, Consistency, Decided, Hello, PROTOCOL, Reply, Role, Waited};
-use tenure_client::{Connection, DialError, DialTimeouts};
+use tenure_client::{Connection, DialError, DialTimeouts, Tcp};
 use tenure_state_machine::{Acquire, At, Command, Name};
 
 /// Longer than any node takes on its own.
@@ -44,7 +44,7 @@ impl Caller {
     pub(crate) async fn dial(address: &str, cluster_id: Option<&str>) -> Result<Self, DialError> {
         let cluster_id = cluster_id.map(str::to_owned);
         let hello = Hello { protocol: PROTOCOL, cluster_id, role: Role::Client };
-        Connection::dial(address, hello, DialTimeouts::default()).await.map(Self)
+        Connection::dial(&Tcp, address, hello, DialTimeouts::default()).await.map(Self)
     }
 
     /// Asks once. The node has as long as it likes.

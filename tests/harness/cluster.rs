@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tenure_api::frame::Change;
 use tenure_api::{Node as Address, NodeRole};
 use tenure_client::{Client, DialError};
-use tenure_network::{Admission, Config, Node, Setup, StartError};
+use tenure_network::{Admission, Config, Node, PeerTcp, Setup, StartError};
 use tenure_storage::{Disk, Member, SimulatedDisk, Storage};
 use tokio::net::TcpListener;
 
@@ -152,8 +152,9 @@ impl Cluster {
             disk: (Disk::simulated(&seat.disk), dir()),
             config: Config { address, ..self.options.config.clone() },
             clock: Arc::new(self.clocks.renew(id)),
-            rpc,
-            http,
+            net: Arc::new(PeerTcp),
+            rpc: Box::new(rpc),
+            http: Some(Box::new(http)),
             admission,
         };
         let node = Box::pin(Node::start(setup)).await?;

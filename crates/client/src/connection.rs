@@ -14,12 +14,12 @@ use tenure_api::frame::{
 };
 use tenure_state_machine::Command;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
+use crate::net::{Net, Socket};
 use crate::wire::{self, Broken, Frames};
 
 /// Bytes that one place of the [`IN_FLIGHT`] stands for: a larger request takes several, so that
@@ -161,7 +161,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to `address` (host:port) and greets. When this returns, the node has said that it
+    /// Connects to `address` (host:port) over `net` and greets. When this returns, the node has said that it
     /// speaks this protocol, and belongs to the cluster that `hello` names, if it names one.
     ///
     /// # Errors
@@ -170,19 +170,17 @@ impl Connection {
     /// # Dropping
     /// The socket is closed.
     pub async fn dial(
+        net: &dyn Net,
         address: &str,
         hello: Hello,
         timeouts: DialTimeouts,
     ) -> Result<Self, DialError> {
         let late = |step, limit| DialError::Timeout { address: address.to_owned(), step, limit };
         let failed = |source| DialError::Connect { address: address.to_owned(), source };
-        let socket = timeout(timeouts.connect, TcpStream::connect(address))
+        let Socket { read, mut write } = timeout(timeouts.connect, net.connect(address))
             .await
             .map_err(|_| late("accept a connection", timeouts.connect))?
             .map_err(failed)?;
-        socket.set_nodelay(true).map_err(failed)?;
-
-        let (read, mut write) = socket.into_split();
         let mut frames = Frames::new(read);
         let wanted = hello.cluster_id.clone();
         let welcome = timeout(timeouts.hello, greet(&mut frames, &mut write, &hello))

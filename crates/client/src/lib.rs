@@ -124,6 +124,7 @@ mod flight;
 mod heartbeat;
 mod held;
 mod lease;
+mod net;
 mod once;
 mod once_error;
 mod operations;
@@ -141,6 +142,7 @@ pub use connection::{Connection, ConnectionError, DialError, DialTimeouts, NotSe
 pub use error::{CallError, Obstacle};
 pub use held::Lost;
 pub use lease::{AdoptError, CompleteError, Lease, LeaseHandle};
+pub use net::{Connecting, Net, ReadHalf, Socket, Tcp, WriteHalf};
 pub use once::{Done, Once, UNWRITTEN};
 pub use once_error::OnceError;
 pub use operations::{

@@ -14,6 +14,7 @@ use tracing::debug;
 use crate::client::Config;
 use crate::connection::{Connection, DialError};
 use crate::error::Obstacle;
+use crate::net::Tcp;
 
 /// How long a leader's address that could not be dialled is left alone.
 const HINT_REST: Duration = Duration::from_secs(1);
@@ -132,7 +133,7 @@ impl Route {
     async fn dial(&self, address: &str) -> Result<Arc<Connection>, DialError> {
         let cluster_id = self.cluster_id.get().cloned();
         let hello = Hello { protocol: PROTOCOL, cluster_id, role: Role::Client };
-        let connection = Connection::dial(address, hello, self.config.dial).await?;
+        let connection = Connection::dial(&Tcp, address, hello, self.config.dial).await?;
         let found = connection.cluster_id();
         let wanted = self.cluster_id.get_or_init(|| found.to_owned());
         if wanted != found {

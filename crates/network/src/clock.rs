@@ -17,6 +17,8 @@ pub trait Clock: Debug + Send + Sync {
     fn now(&self) -> Duration;
     /// Returns once [`Clock::now`] has reached `at`.
     fn sleep_until(&self, at: Duration) -> BoxFuture<'static, ()>;
+    /// The wall clock, in milliseconds since 1970. For bootstrapping a cluster, and nothing else.
+    fn unix_ms(&self) -> u64;
 }
 
 /// The machine's monotonic clock.
@@ -38,6 +40,10 @@ impl Clock for RealClock {
 
     fn sleep_until(&self, at: Duration) -> BoxFuture<'static, ()> {
         tokio::time::sleep_until(self.origin + at).boxed()
+    }
+
+    fn unix_ms(&self) -> u64 {
+        unix_ms()
     }
 }
 
@@ -73,11 +79,13 @@ impl Clock for ManualClock {
         }
         .boxed()
     }
+
+    fn unix_ms(&self) -> u64 {
+        unix_ms()
+    }
 }
 
-/// The wall clock, in milliseconds since 1970. For bootstrapping a cluster, and nothing else.
-#[must_use]
-pub fn unix_ms() -> u64 {
+fn unix_ms() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "the one place where a wall clock is read")]
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)

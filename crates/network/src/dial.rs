@@ -22,15 +22,13 @@ use openraft::raft::{
 use openraft::{OptionalSend, alias::SnapshotOf};
 use tenure_api::frame::{Hello, MAGIC, PROTOCOL, Role, Welcome};
 use tenure_client::wire::{self, Frames};
+use tenure_client::{Net, ReadHalf, Socket, WriteHalf};
 use tenure_storage::{Member, SeenVoters, Snapshot, TypeConfig, Vote};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{sleep, timeout};
 
 use crate::leader_time::LeaderTime;
 use crate::peer::{PeerAnswer, PeerFrame, PeerMessage};
-use crate::socket;
 
 type Failed = RPCError<TypeConfig>;
 type Sent = AppendEntriesRequest<TypeConfig>;
@@ -50,6 +48,7 @@ pub(crate) struct Dialer {
     pub(crate) cluster_id: String,
     pub(crate) time: Arc<LeaderTime>,
     pub(crate) seen: Arc<SeenVoters>,
+    pub(crate) net: Arc<dyn Net>,
     /// For a connection to stand and be greeted.
     pub(crate) timeout: Duration,
     /// For the next answer of a stream.
@@ -59,8 +58,8 @@ pub(crate) struct Dialer {
 /// An open connection to a peer.
 #[derive(Debug)]
 pub(crate) struct Link {
-    frames: Frames<OwnedReadHalf>,
-    write: OwnedWriteHalf,
+    frames: Frames<ReadHalf>,
+    write: WriteHalf,
     bytes: Vec<u8>,
 }
 
@@ -72,9 +71,7 @@ impl Dialer {
     }
 
     async fn greet(&self, address: &str) -> io::Result<Link> {
-        let socket = TcpStream::connect(address).await?;
-        socket::tune(&socket)?;
-        let (read, write) = socket.into_split();
+        let Socket { read, write } = self.net.connect(address).await?;
         let mut link = Link { frames: Frames::new(read), write, bytes: MAGIC.to_vec() };
         let hello = Hello {
             protocol: PROTOCOL,
@@ -113,7 +110,7 @@ impl Link {
     }
 }
 
-async fn read_answer(frames: &mut Frames<OwnedReadHalf>) -> io::Result<PeerAnswer> {
+async fn read_answer(frames: &mut Frames<ReadHalf>) -> io::Result<PeerAnswer> {
     decoded(&frames.next().await.map_err(io::Error::other)?)
 }
 

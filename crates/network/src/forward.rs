@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_api::Refusal;
 use tenure_api::frame::{Ask, Hello, PROTOCOL, Reply, Role};
-use tenure_client::{Connection, DialTimeouts};
+use tenure_client::{Connection, DialTimeouts, Net};
 use tokio::time::{Instant, timeout_at};
 
 /// Most connections to the leader: each carries some thousand requests, long waits included.
@@ -17,6 +17,7 @@ const CONNECTIONS: usize = 32;
 pub(crate) struct Forwarder {
     cluster_id: String,
     timeouts: DialTimeouts,
+    net: Arc<dyn Net>,
     connections: Mutex<Vec<Arc<Connection>>>,
     dials: Mutex<HashMap<String, Arc<Dial>>>,
 }
@@ -37,10 +38,11 @@ pub(crate) enum Forwarded {
 }
 
 impl Forwarder {
-    pub(crate) fn new(cluster_id: String, timeout: Duration) -> Self {
+    pub(crate) fn new(cluster_id: String, net: Arc<dyn Net>, timeout: Duration) -> Self {
         Self {
             cluster_id,
             timeouts: DialTimeouts { connect: timeout, hello: timeout },
+            net,
             connections: Mutex::default(),
             dials: Mutex::default(),
         }
@@ -93,7 +95,7 @@ impl Forwarder {
             cluster_id: Some(self.cluster_id.clone()),
             role: Role::Client,
         };
-        match Connection::dial(address, hello, self.timeouts).await {
+        match Connection::dial(&*self.net, address, hello, self.timeouts).await {
             Ok(connection) => {
                 let connection = Arc::new(connection);
                 let mut open = self.connections.lock().unwrap_or_else(PoisonError::into_inner);

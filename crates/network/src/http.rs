@@ -19,7 +19,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tenure_api::{Content, Response};
-use tokio::net::{TcpListener, TcpStream};
+use tenure_client::Socket;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::shared::Shared;
+use crate::socket::Listener;
 use crate::{routes, socket};
 
 /// Connections at once; more are not accepted until some close.
@@ -42,11 +43,15 @@ const DRAIN: Duration = Duration::from_secs(10);
 const LEADER: HeaderName = HeaderName::from_static("x-tenure-leader");
 
 /// Accepts until `drain` is cancelled, then lets requests in flight end.
-pub(crate) async fn listen(listener: TcpListener, shared: Arc<Shared>, drain: CancellationToken) {
+pub(crate) async fn listen(
+    listener: Box<dyn Listener>,
+    shared: Arc<Shared>,
+    drain: CancellationToken,
+) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let service = routes::router(shared);
     let mut connections = JoinSet::new();
-    while let Some((socket, peer, place)) = socket::accept(&listener, &places, &drain).await {
+    while let Some((socket, peer, place)) = socket::accept(&*listener, &places, &drain).await {
         let (service, drain) = (service.clone(), drain.clone());
         connections.spawn(async move {
             let _place = place;
@@ -63,14 +68,15 @@ pub(crate) async fn listen(listener: TcpListener, shared: Arc<Shared>, drain: Ca
 }
 
 async fn serve(
-    socket: TcpStream,
+    socket: Socket,
     router: axum::Router,
     drain: CancellationToken,
 ) -> hyper::Result<()> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
     let service = TowerToHyperService::new(router);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
+    let socket = TokioIo::new(tokio::io::join(socket.read, socket.write));
+    let mut connection = pin!(http.serve_connection(socket, service));
     tokio::select! {
         ended = &mut connection => return ended,
         () = drain.cancelled() => connection.as_mut().graceful_shutdown(),

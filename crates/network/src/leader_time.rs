@@ -80,6 +80,11 @@ impl LeaderTime {
         self.clock.now()
     }
 
+    /// The wall clock, for the birth of a cluster.
+    pub(crate) fn unix_ms(&self) -> u64 {
+        self.clock.unix_ms()
+    }
+
     /// The estimate that a cluster is born with, before any term.
     pub(crate) fn bootstrap(&self, unix_ms: u64) {
         let at = self.clock.now();

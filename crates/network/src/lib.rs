@@ -77,3 +77,4 @@ mod wait;
 
 pub use config::Config;
 pub use node::{Admission, Node, Setup, StartError};
+pub use socket::{Listener, PeerTcp};

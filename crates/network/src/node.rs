@@ -12,15 +12,15 @@ use futures_util::future::BoxFuture;
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{InitializeError, RaftError};
+use tenure_client::Net;
 use tenure_storage::{Disk, FailStop, Member, Raft, StateStore, Storage};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::budget::Budget;
-use crate::clock::{Clock, unix_ms};
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::dial::{Dialer, Network};
 use crate::forward::Forwarder;
@@ -38,6 +38,7 @@ use crate::route::Router;
 use crate::rpc;
 use crate::serve_peer::PeerService;
 use crate::shared::Shared;
+use crate::socket::Listener;
 use crate::trim;
 use crate::wait::Waiters;
 
@@ -103,10 +104,12 @@ pub struct Setup {
     pub config: Config,
     /// Its monotonic clock.
     pub clock: Arc<dyn Clock>,
+    /// Its way to other nodes.
+    pub net: Arc<dyn Net>,
     /// The bound RPC port.
-    pub rpc: TcpListener,
-    /// The bound HTTP port.
-    pub http: TcpListener,
+    pub rpc: Box<dyn Listener>,
+    /// The bound HTTP port; none for a node that speaks frames alone.
+    pub http: Option<Box<dyn Listener>>,
     /// Whom to ask first.
     pub admission: Admission,
 }
@@ -140,7 +143,7 @@ impl Node {
     }
 
     async fn start_parts(setup: Setup) -> Result<Self, StartError> {
-        let Setup { storage, disk, config, clock, rpc, http, admission } = setup;
+        let Setup { storage, disk, config, clock, net, rpc, http, admission } = setup;
         let Storage { identity, log, state, seen, fail, lock } = storage;
         let time = Arc::new(LeaderTime::new(clock));
         let waiters = Waiters::new(config.max_waiters, Arc::clone(&time));
@@ -151,6 +154,7 @@ impl Node {
             cluster_id: identity.cluster_id.clone(),
             time: Arc::clone(&time),
             seen: Arc::clone(&seen),
+            net: Arc::clone(&net),
             timeout: DIAL,
             answer_within: config.election_max * ELECTIONS_TO_ANSWER,
         };
@@ -178,7 +182,7 @@ impl Node {
                 disk_full: Arc::clone(&disk_full),
             },
             members: members.clone(),
-            forwarder: Forwarder::new(identity.cluster_id.clone(), DIAL),
+            forwarder: Forwarder::new(identity.cluster_id.clone(), net, DIAL),
             roles,
             metrics: Arc::clone(&metrics),
             request_timeout: config.request_timeout,
@@ -233,7 +237,9 @@ impl Node {
         node.spawn(watch_disk(disk, config.min_free_disk, disk_full));
         node.spawn(recover(Arc::clone(&shared)));
         node.tasks.spawn(rpc::listen(rpc, service, node.cancel.clone()));
-        node.clients.spawn(http::listen(http, shared, node.drain.clone()));
+        if let Some(http) = http {
+            node.clients.spawn(http::listen(http, shared, node.drain.clone()));
+        }
         match node.enter(&dialer, admission, &admit).await {
             Ok(()) => Ok(node),
             Err(error) => {
@@ -315,7 +321,7 @@ impl Node {
         if is_initialized.map_err(|error| StartError::Raft(error.to_string()))? {
             return Ok(());
         }
-        self.shared.time.bootstrap(unix_ms());
+        self.shared.time.bootstrap(self.shared.time.unix_ms());
         match self.raft.initialize(members).await {
             // Another first node was quicker: this one has its log already.
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_api::frame::{Hello, MAGIC, PROTOCOL, Role, Welcome};
+use tenure_client::Socket;
 use tenure_client::wire::{self, Frames};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::route::Router;
 use crate::serve_client;
 use crate::serve_peer::{self, PeerService};
-use crate::socket;
+use crate::socket::{self, Listener};
 
 /// Connections at once; more are not accepted until some close.
 const CONNECTIONS: usize = 10_000;
@@ -39,13 +39,13 @@ pub(crate) struct Service {
 
 /// Accepts until it is cancelled, then drops every connection.
 pub(crate) async fn listen(
-    listener: TcpListener,
+    listener: Box<dyn Listener>,
     service: Arc<Service>,
     cancel: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
-    while let Some((socket, peer, place)) = socket::accept(&listener, &places, &cancel).await {
+    while let Some((socket, peer, place)) = socket::accept(&*listener, &places, &cancel).await {
         let service = Arc::clone(&service);
         connections.spawn(async move {
             let _place = place;
@@ -57,8 +57,8 @@ pub(crate) async fn listen(
     }
 }
 
-async fn serve(socket: TcpStream, service: Arc<Service>) -> io::Result<()> {
-    let (mut read, mut write) = socket.into_split();
+async fn serve(socket: Socket, service: Arc<Service>) -> io::Result<()> {
+    let Socket { mut read, mut write } = socket;
     let greeting = async {
         let mut magic = [0; MAGIC.len()];
         read.read_exact(&mut magic).await?;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tenure_api::Refusal;
 use tenure_api::frame::{Ask, ClientFrame, IN_FLIGHT, Reply, Request, ServerFrame};
 use tenure_client::wire::{self, Frames};
+use tenure_client::{ReadHalf, WriteHalf};
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::timeout;
@@ -42,8 +42,8 @@ struct Client {
 /// on their way yet are withdrawn. Once `drain` is cancelled no more requests are read, those in
 /// flight are answered, and the connection ends.
 pub(crate) async fn serve(
-    frames: Frames<OwnedReadHalf>,
-    write: OwnedWriteHalf,
+    frames: Frames<ReadHalf>,
+    write: WriteHalf,
     router: Arc<Router>,
     drain: CancellationToken,
 ) -> io::Result<()> {
@@ -72,9 +72,9 @@ pub(crate) async fn serve(
 
 async fn read_requests(
     client: Arc<Client>,
-    mut frames: Frames<OwnedReadHalf>,
+    mut frames: Frames<ReadHalf>,
     drain: CancellationToken,
-) -> io::Result<Frames<OwnedReadHalf>> {
+) -> io::Result<Frames<ReadHalf>> {
     let places = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut requests = JoinSet::new();
     let mut waiting: HashMap<u64, AbortHandle> = HashMap::new();
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Writes what has gathered, again and again, until everything is answered and written.
-    async fn write_answers(&self, mut write: OwnedWriteHalf) -> io::Result<OwnedWriteHalf> {
+    async fn write_answers(&self, mut write: WriteHalf) -> io::Result<WriteHalf> {
         let mut bytes = Vec::new();
         loop {
             self.more.notified().await;

@@ -15,11 +15,10 @@ use openraft::alias::SnapshotOf;
 use openraft::raft::StreamAppendError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tenure_client::wire::{self, Frames};
+use tenure_client::{ReadHalf, WriteHalf};
 use tenure_storage::{Raft, Receiver, SeenVoters, SnapshotMeta, StateStore, TypeConfig, Vote};
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
 
 use crate::leader_time::LeaderTime;
 use crate::peer::{PeerAnswer, PeerFrame, PeerMessage};
@@ -52,8 +51,8 @@ struct Reading {
 
 /// Serves one connection, which is for one purpose: calls one by one, or a stream of appends.
 pub(crate) async fn serve(
-    mut frames: Frames<OwnedReadHalf>,
-    mut write: OwnedWriteHalf,
+    mut frames: Frames<ReadHalf>,
+    mut write: WriteHalf,
     service: &PeerService,
 ) -> io::Result<()> {
     let mut receiving = None;
@@ -79,7 +78,7 @@ fn push(bytes: &mut Vec<u8>, answer: &PeerAnswer) -> io::Result<()> {
 }
 
 impl PeerService {
-    async fn next(&self, frames: &mut Frames<OwnedReadHalf>) -> io::Result<(PeerMessage, Reading)> {
+    async fn next(&self, frames: &mut Frames<ReadHalf>) -> io::Result<(PeerMessage, Reading)> {
         let frame: PeerFrame = socket::next(frames).await?;
         let arrived = self.time.monotonic();
         Ok((frame.message, Reading { leader_now_ms: frame.leader_now_ms, arrived }))
@@ -125,8 +124,8 @@ impl PeerService {
             }
             PeerMessage::SnapshotChunk(chunk) => {
                 let mut receiver = receiving.take().ok_or("no snapshot was begun")?;
-                let added = spawn_blocking(move || receiver.add(&chunk).map(|()| receiver)).await;
-                *receiving = Some(added.map_err(text)?.map_err(text)?);
+                let added = self.state.blocking(move |_| receiver.add(&chunk).map(|()| receiver));
+                *receiving = Some(added.await.map_err(text)?);
                 PeerAnswer::SnapshotGoOn
             }
             PeerMessage::SnapshotEnd { vote, meta } => {
@@ -143,9 +142,9 @@ impl PeerService {
         vote: Vote,
         meta: SnapshotMeta,
     ) -> Result<PeerAnswer, String> {
-        let (state, covers) = (self.state.clone(), meta.clone());
-        let finished = spawn_blocking(move || state.finish_received(received, &covers)).await;
-        let snapshot = finished.map_err(text)?.map_err(text)?;
+        let covers = meta.clone();
+        let finished = self.state.blocking(move |state| state.finish_received(received, &covers));
+        let snapshot = finished.await.map_err(text)?;
         let snapshot = SnapshotOf::<TypeConfig, _> { meta, snapshot };
         let installed = self.raft.install_full_snapshot(vote, snapshot).await;
         Ok(PeerAnswer::Snapshot(installed.map_err(text)?))
@@ -158,8 +157,8 @@ fn text(error: impl std::fmt::Display) -> String {
 
 /// Feeds appends to Raft as they arrive, and answers them in order.
 async fn serve_stream(
-    mut frames: Frames<OwnedReadHalf>,
-    mut write: OwnedWriteHalf,
+    mut frames: Frames<ReadHalf>,
+    mut write: WriteHalf,
     service: &PeerService,
     first: Append,
     reading: Reading,

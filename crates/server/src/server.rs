@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail, ensure};
 use hyper::Method;
 use tenure_api::{ClusterStatus, Node as Address};
 use tenure_network::clock::RealClock;
-use tenure_network::{Admission, Node, Setup};
+use tenure_network::{Admission, Node, PeerTcp, Setup};
 use tenure_storage::{Disk, Member, Storage};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -172,8 +172,9 @@ async fn start(config: &Config) -> anyhow::Result<(Node, Option<String>)> {
         disk: (disk, config.data_dir.clone()),
         config: network(config),
         clock: Arc::new(RealClock::default()),
-        rpc,
-        http,
+        net: Arc::new(PeerTcp),
+        rpc: Box::new(rpc),
+        http: Some(Box::new(http)),
         admission,
     };
     Ok((Node::start(setup).await?, joins))

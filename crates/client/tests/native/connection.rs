@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_api::frame::{
     Ask, Consistency, FRAME_BYTES, Hello, IN_FLIGHT, PROTOCOL, Reply, Role, Welcome,
 };
-use tenure_client::{Broken, Connection, ConnectionError, DialError, DialTimeouts, NotSent};
+use tenure_client::{Broken, Connection, ConnectionError, DialError, DialTimeouts, NotSent, Tcp};
 use tenure_state_machine::Name;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -28,7 +28,7 @@ fn absent() -> Reply {
 }
 
 async fn dial(address: &str) -> Result<Connection, DialError> {
-    Connection::dial(address, hello(), DialTimeouts::default()).await
+    Connection::dial(&Tcp, address, hello(), DialTimeouts::default()).await
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn a_dial_is_refused_by_reason_protocol_or_cluster() {
 
     let node = PlayedNode::start().await;
     let wanted = Hello { cluster_id: Some("c2".to_owned()), ..hello() };
-    let dialled = Connection::dial(&node.address, wanted, DialTimeouts::default()).await;
+    let dialled = Connection::dial(&Tcp, &node.address, wanted, DialTimeouts::default()).await;
     assert!(matches!(dialled.unwrap_err(), DialError::Cluster { found, .. } if found == CLUSTER));
 }
 
