@@ -191,6 +191,16 @@ fn an_unknown_send_may_have_happened_or_not() {
 }
 
 #[test]
+fn an_attempt_that_was_released_may_be_granted_again_unseen() {
+    passes(&[
+        event((0, 1), acquire("a"), granted(1, 1, None)),
+        event((2, 3), Op::Release { token: 1 }, released(2)),
+        event((4, 5), acquire("a"), lost()),
+        event((6, 7), complete(1, "late"), stolen(2, 3)),
+    ]);
+}
+
+#[test]
 fn an_unknown_send_does_not_happen_before_it_is_sent() {
     let events = [
         event((0, 1), acquire("a"), granted(1, 1, None)),

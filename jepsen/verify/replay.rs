@@ -289,11 +289,13 @@ fn moments(body: &Value, now_ms: u64) -> Vec<u64> {
     shown.chain(retry).chain(stolen).collect()
 }
 
-/// The tokens that an unknown acquire may have been given: what later answers show of it; if they
-/// show nothing, one that nobody saw, or one that nobody accounts for.
+/// The tokens that an unknown acquire may have been given: the one that answers show beside its
+/// mark; if none does, one of its attempt, one that nobody accounts for, or one that nobody saw.
 fn tokens(op: &Op, answers: &[Answered<'_>]) -> Vec<u64> {
     let Op::Acquire { attempt, mark, .. } = op else { return vec![NEXT] };
     let mut shown = BTreeSet::new();
+    // An attempt gets a token again for its grant, and another one after that has ended.
+    let mut resumed = BTreeSet::new();
     let mut given = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for a in answers {
@@ -310,7 +312,7 @@ fn tokens(op: &Op, answers: &[Answered<'_>]) -> Vec<u64> {
             let same =
                 matches!(&a.event.op, Op::Acquire { attempt: other, .. } if other == attempt);
             if same {
-                shown.extend(token);
+                resumed.extend(token);
             } else if a.body["resumed"] == false {
                 given.extend(token);
             }
@@ -319,5 +321,6 @@ fn tokens(op: &Op, answers: &[Answered<'_>]) -> Vec<u64> {
     if !shown.is_empty() {
         return shown.into_iter().collect();
     }
-    seen.difference(&given).copied().chain([NEXT]).collect()
+    let unaccounted: BTreeSet<u64> = seen.difference(&given).copied().collect();
+    resumed.union(&unaccounted).copied().chain([NEXT]).collect()
 }
