@@ -43,6 +43,8 @@ struct Inner {
     writes: u64,
     /// From this write on all fail.
     failing_from: Option<u64>,
+    /// Bytes that may still be written, where there is a limit.
+    free_bytes: Option<u64>,
     /// Whether syncs of the log are lies.
     lying: bool,
     /// Whether writes to the log hang.
@@ -58,6 +60,12 @@ struct File {
 }
 
 impl Inner {
+    /// Nobody uses the disk any more.
+    fn end(&mut self) {
+        self.locked.clear();
+        self.cuts += 1;
+    }
+
     /// Counts a write, and says whether it may be done.
     fn count_write(&mut self) -> io::Result<()> {
         let number = self.writes;
@@ -89,8 +97,26 @@ impl SimulatedDisk {
             file.durable += keep(unsynced).min(unsynced);
             file.bytes.truncate(file.durable);
         }
-        inner.locked.clear();
-        inner.cuts += 1;
+        inner.end();
+    }
+
+    /// Ends the process that uses the disk: what the kernel has taken stays, synced or not. Of a
+    /// state's database, which gathers its batches in the process, only the first `keep` of those
+    /// that are not durable do. Databases and locks from before are dead.
+    pub fn kill_keeping(&self, mut keep: impl FnMut(usize) -> usize) {
+        let mut inner = self.inner();
+        for halves in inner.databases.values_mut().filter(|halves| halves.layout == Layout::State) {
+            halves.cut(keep(halves.pending()));
+        }
+        inner.end();
+    }
+
+    /// Drops everything, durable or not, as when the disk is replaced by an empty one.
+    pub fn wipe(&self) {
+        self.power_cut();
+        let mut inner = self.inner();
+        inner.databases.clear();
+        inner.files.clear();
     }
 
     /// From now on every write fails, or none does.
@@ -111,6 +137,12 @@ impl SimulatedDisk {
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.inner().writes
+    }
+
+    /// From now on the disk says that so many bytes may still be written. It is for who asks
+    /// beforehand: writes do not fail by it.
+    pub fn set_free_bytes(&self, bytes: u64) {
+        self.inner().free_bytes = Some(bytes);
     }
 
     /// From now on syncs of the log report success without making anything durable, or are honest
@@ -187,7 +219,7 @@ impl Disk for SimulatedDisk {
         let mut inner = self.inner();
         if !inner.databases.contains_key(dir) {
             inner.count_write()?;
-            inner.databases.insert(dir.to_owned(), Halves::new(found));
+            inner.databases.insert(dir.to_owned(), Halves::new(layout, found));
         }
         let cuts = inner.cuts;
         Ok(Arc::new(Simulated { disk: self.clone(), dir: dir.to_owned(), layout, cuts }))
@@ -261,7 +293,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
-        Ok(u64::MAX)
+        Ok(self.inner().free_bytes.unwrap_or(u64::MAX))
     }
 }
 
@@ -370,5 +402,43 @@ impl Database for Checkpoint {
 
     fn check(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a value to a fresh database of each layout without syncing it, lets `end` happen, and
+    /// says whether it is there in the log, and in the state.
+    fn kept(end: impl Fn(&SimulatedDisk)) -> [bool; 2] {
+        [Layout::Log, Layout::State].map(|layout| {
+            let (disk, dir) = (SimulatedDisk::default(), Path::new("db"));
+            let db = disk.open(dir, layout).unwrap();
+            let mut batch = Batch::default();
+            batch.put(Family::Meta, *b"k", b"v".to_vec());
+            db.write(batch, Durability::Buffered).unwrap();
+            end(&disk);
+            assert!(db.get(Family::Meta, b"k").is_err(), "what was open is dead");
+            disk.open(dir, layout).unwrap().get(Family::Meta, b"k").unwrap().is_some()
+        })
+    }
+
+    #[test]
+    fn a_killed_process_leaves_its_log_and_what_its_state_has_flushed() {
+        assert_eq!(kept(|disk| disk.kill_keeping(|_| 0)), [true, false]);
+        assert_eq!(kept(|disk| disk.kill_keeping(|pending| pending)), [true, true]);
+        assert_eq!(kept(SimulatedDisk::power_cut), [false, false]);
+        assert_eq!(kept(|disk| disk.power_cut_keeping(|pending| pending)), [true, true]);
+    }
+
+    #[test]
+    fn a_replaced_disk_is_empty() {
+        let (disk, dir) = (SimulatedDisk::default(), Path::new("node"));
+        drop(disk.open(&dir.join("log"), Layout::Log).unwrap());
+        disk.append(&dir.join("file"), b"bytes").unwrap();
+        disk.sync_all(dir).unwrap();
+        disk.wipe();
+        assert!(disk.list(dir).unwrap().is_empty());
     }
 }

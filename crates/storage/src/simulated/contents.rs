@@ -3,22 +3,23 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-use crate::disk::{Batch, Change, Family, Visit};
+use crate::disk::{Batch, Change, Family, Layout, Visit};
 
 /// Keys and values, by family.
 pub(super) type Contents = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
 
 /// A database: what is durable, the batches written since, and all together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Halves {
+    pub(super) layout: Layout,
     durable: Contents,
     pending: VecDeque<Vec<Change>>,
     pub(super) now: Contents,
 }
 
 impl Halves {
-    pub(super) fn new(contents: Contents) -> Self {
-        Self { durable: contents.clone(), pending: VecDeque::new(), now: contents }
+    pub(super) fn new(layout: Layout, contents: Contents) -> Self {
+        Self { layout, durable: contents.clone(), pending: VecDeque::new(), now: contents }
     }
 
     /// How many batches are not durable.
