@@ -182,7 +182,11 @@ impl Native {
 }
 
 /// The command that a send carries; none for a read.
-pub(crate) fn command_of(op: &Op, name: Name) -> Option<Command> {
+///
+/// # Panics
+/// For a token that is none, and names that are too long.
+#[must_use]
+pub fn command_of(op: &Op, name: Name) -> Option<Command> {
     let token = |token: &u64| Token::new(*token).unwrap();
     Some(match op {
         Op::Acquire { attempt, mark, lease_ms, ttl_ms } => Command::Acquire(Acquire {

@@ -14,7 +14,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Which crates of ours each of ours may depend on. Arrows point inwards.
-const INNER: [(&str, &[&str]); 10] = [
+const INNER: [(&str, &[&str]); 11] = [
     ("tenure-state-machine", &[]),
     ("tenure-api", &["tenure-state-machine"]),
     ("tenure-storage", &["tenure-state-machine"]),
@@ -45,16 +45,27 @@ const INNER: [(&str, &[&str]); 10] = [
         ],
     ),
     ("tenure-jepsen", &["tenure-api", "tenure-client", "tenure-state-machine"]),
+    (
+        "tenure-simulation",
+        &[
+            "tenure-api",
+            "tenure-client",
+            "tenure-jepsen",
+            "tenure-network",
+            "tenure-state-machine",
+            "tenure-storage",
+        ],
+    ),
 ];
 
 /// Crates that only these of ours may name.
-const ONLY: [(&str, &[&str]); 8] = [
+const ONLY: [(&str, &[&str]); 9] = [
     ("bincode", &["tenure-state-machine"]),
     ("rocksdb", &["tenure-storage"]),
-    ("openraft", &["tenure-storage", "tenure-network", "tenure-tests"]),
+    ("openraft", &["tenure-storage", "tenure-network", "tenure-tests", "tenure-simulation"]),
     ("axum", &["tenure-network", "tenure-tests"]),
     ("anyhow", &["tenure", "tenure-bench"]),
-    ("clap", &["tenure", "tenure-bench", "tenure-jepsen"]),
+    ("clap", &["tenure", "tenure-bench", "tenure-jepsen", "tenure-simulation"]),
     (
         "serde_json",
         &[
@@ -66,8 +77,10 @@ const ONLY: [(&str, &[&str]); 8] = [
             "tenure-bench",
             "tenure-tests",
             "tenure-jepsen",
+            "tenure-simulation",
         ],
     ),
+    ("turmoil", &["tenure-simulation"]),
     ("prometheus-client", &["tenure-storage", "tenure-network"]),
 ];
 
