@@ -70,6 +70,30 @@ fn nodes_are_paused_under_load_and_the_history_is_right() {
 }
 
 #[test]
+fn a_node_whose_disk_fails_to_sync_ends_and_the_history_is_right() {
+    one_fault("sync-error");
+}
+
+#[test]
+fn a_node_with_a_damaged_file_ends_or_has_what_the_others_have() {
+    one_fault("damage");
+}
+
+/// Nothing survives a disk that lies: a harness that passes this run does not look.
+#[test]
+fn what_a_lying_disk_loses_is_found() {
+    let store = TempDir::new().unwrap();
+    let seed = seed("lying-disk").to_string();
+    let arguments = ["--seconds", "8", "--nemesis", "lying-disk", "--seed", &seed];
+    let output = campaign(store.path(), &arguments);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let verdict = verdict(store.path());
+    let skipped = verdict["faults"]["lying-disk"]["skipped"].as_u64() > Some(0);
+    let expected = if skipped { NOT_TESTED } else { INVALID };
+    assert_eq!(output.status.code(), Some(expected), "{said}");
+}
+
+#[test]
 fn a_fault_that_cannot_be_had_is_skipped_and_never_passed() {
     let store = TempDir::new().unwrap();
     let arguments = ["--rung", "loopback", "--seconds", "2", "--nemesis", "power-cut"];

@@ -17,11 +17,25 @@ pub fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("TENURE_BIN") {
         return named.into();
     }
+    built("tenure", "tenure")
+}
+
+/// The library that has disks fail, when it is preloaded: the one that was built beside this
+/// program.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn disk_faults() -> PathBuf {
+    built("libtenure_disk_faults.so", "tenure-disk-faults")
+}
+
+fn built(file: &str, package: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
     // Tests are built one directory below the binaries.
     let directory = program.ancestors().skip(1).find(|directory| !directory.ends_with("deps"));
-    let built = directory.unwrap().join("tenure");
-    assert!(built.exists(), "{} is missing: cargo build --release -p tenure", built.display());
+    let built = directory.unwrap().join(file);
+    assert!(built.exists(), "{} is missing: cargo build --release -p {package}", built.display());
     built
 }
 

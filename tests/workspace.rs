@@ -14,7 +14,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Which crates of ours each of ours may depend on. Arrows point inwards.
-const INNER: [(&str, &[&str]); 11] = [
+const INNER: [(&str, &[&str]); 12] = [
     ("tenure-state-machine", &[]),
     ("tenure-api", &["tenure-state-machine"]),
     ("tenure-storage", &["tenure-state-machine"]),
@@ -56,10 +56,11 @@ const INNER: [(&str, &[&str]); 11] = [
             "tenure-storage",
         ],
     ),
+    ("tenure-disk-faults", &[]),
 ];
 
 /// Crates that only these of ours may name.
-const ONLY: [(&str, &[&str]); 9] = [
+const ONLY: [(&str, &[&str]); 10] = [
     ("bincode", &["tenure-state-machine"]),
     ("rocksdb", &["tenure-storage"]),
     ("openraft", &["tenure-storage", "tenure-network", "tenure-tests", "tenure-simulation"]),
@@ -82,6 +83,7 @@ const ONLY: [(&str, &[&str]); 9] = [
     ),
     ("turmoil", &["tenure-simulation"]),
     ("prometheus-client", &["tenure-storage", "tenure-network"]),
+    ("libc", &["tenure-disk-faults"]),
 ];
 
 /// Dependencies that are built into each of our crates, by crate.

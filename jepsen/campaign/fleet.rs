@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tenure_jepsen::cluster::Ports;
 use tenure_jepsen::http;
-use tenure_jepsen::process::{Process, tenure};
+use tenure_jepsen::process::{Process, disk_faults, tenure};
 use tokio::time::Instant;
 
 use crate::disks::Disk;
@@ -56,6 +56,8 @@ pub(crate) struct Member {
     /// Numbered from 1.
     pub(crate) host: usize,
     process: Option<Process>,
+    /// How its last process ended, if it did so by itself.
+    exit: Option<ExitStatus>,
     pub(crate) is_paused: bool,
     /// Its disk was taken from it: it may end by itself.
     pub(crate) may_end: bool,
@@ -81,6 +83,9 @@ pub(crate) struct Fleet {
     first: Vec<(u64, usize)>,
     settings: Vec<(&'static str, String)>,
     faketime: Option<&'static str>,
+    disk_faults: Option<PathBuf>,
+    /// What nodes did that they must not, as faults were healed.
+    pub(crate) wrong: Vec<String>,
     /// Why links cannot be cut, if they cannot.
     pub(crate) no_rules: Option<String>,
     next_id: u64,
@@ -92,6 +97,8 @@ pub(crate) struct Fleet {
 pub(crate) struct Needs {
     pub(crate) disks: bool,
     pub(crate) clocks: bool,
+    /// The preloaded library by which disks fail.
+    pub(crate) disk_faults: bool,
     pub(crate) snapshots: bool,
     /// Hosts beyond those of the first nodes.
     pub(crate) spare: usize,
@@ -130,6 +137,8 @@ impl Fleet {
             first: (1..=nodes).map(|host| (host as u64, host)).collect(),
             settings,
             faketime,
+            disk_faults: needs.disk_faults.then(disk_faults),
+            wrong: Vec::new(),
             no_rules,
             next_id: nodes as u64 + 1,
             endpoints: Arc::default(),
@@ -143,6 +152,10 @@ impl Fleet {
 
     pub(crate) fn has_faketime(&self) -> bool {
         self.faketime.is_some()
+    }
+
+    pub(crate) fn has_disk_faults(&self) -> bool {
+        self.disk_faults.is_some()
     }
 
     pub(crate) fn has_disks(&self) -> bool {
@@ -174,8 +187,8 @@ impl Fleet {
         let root =
             self.disks.get(&host).map_or_else(|| self.store.clone(), |disk| disk.path().into());
         let data_dir = root.join(format!("data-{id}"));
-        let member =
-            Member { id, host, process: None, is_paused: false, may_end: false, joins, data_dir };
+        let (process, exit, is_paused, may_end) = (None, None, false, false);
+        let member = Member { id, host, process, exit, is_paused, may_end, joins, data_dir };
         self.members.push(member);
         self.launch(id)
     }
@@ -256,20 +269,83 @@ impl Fleet {
         if let Some(bug) = std::env::var_os(SEEDED_BUG) {
             command.env(SEEDED_BUG, bug);
         }
+        self.preload(id, &mut command)?;
+        // The pipe stays open as long as this process lives.
+        command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
+        let process = Process(command.spawn()?);
+        let member = self.member(id)?;
+        (member.process, member.exit, member.is_paused) = (Some(process), None, false);
+        Ok(())
+    }
+
+    /// Puts between a node and the C library what its clock and its disk are lied to with.
+    fn preload(&self, id: u64, command: &mut Command) -> io::Result<()> {
+        let mut libraries = Vec::new();
         if let Some(library) = self.faketime {
             let file = self.clock_file(id);
             if !file.exists() {
                 std::fs::write(&file, "+0\n")?;
             }
-            command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", file);
+            command.env("FAKETIME_TIMESTAMP_FILE", file);
             command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            libraries.push(library.to_owned());
         }
-        // The pipe stays open as long as this process lives.
-        command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
-        let process = Process(command.spawn()?);
-        let member = self.member(id)?;
-        (member.process, member.is_paused) = (Some(process), false);
+        if let Some(library) = &self.disk_faults {
+            command.env("DISK_FAULTS_UNDER", self.data_dir(id)?);
+            command.env("DISK_FAULTS_CONTROL", self.store.join(format!("disk-{id}.control")));
+            command.env("DISK_FAULTS_SEEN", self.store.join(format!("disk-{id}.seen")));
+            libraries.push(library.display().to_string());
+        }
+        if !libraries.is_empty() {
+            command.env("LD_PRELOAD", libraries.join(":"));
+        }
         Ok(())
+    }
+
+    pub(crate) fn data_dir(&self, id: u64) -> io::Result<PathBuf> {
+        let found = self.members.iter().find(|member| member.id == id);
+        let member = found.ok_or_else(|| io::Error::other(format!("node {id} is no member")))?;
+        Ok(member.data_dir.clone())
+    }
+
+    /// Has a node's disk fail, in the words of `jepsen/shim/lib.rs`; an empty line is no fault.
+    pub(crate) fn set_disk_fault(&self, id: u64, line: &str) -> io::Result<()> {
+        // Renamed into place: half a line would be another fault.
+        let (new, file) = (format!("disk-{id}.new"), format!("disk-{id}.control"));
+        std::fs::write(self.store.join(&new), line)?;
+        std::fs::rename(self.store.join(new), self.store.join(file))
+    }
+
+    /// How often a node has met a fault of its disk.
+    pub(crate) fn disk_faults_met(&self, id: u64) -> usize {
+        let seen = std::fs::read(self.store.join(format!("disk-{id}.seen")));
+        seen.map_or(0, |seen| seen.iter().filter(|byte| **byte == b'\n').count())
+    }
+
+    /// How much a node has said so far, in bytes.
+    pub(crate) fn said(&self, id: u64) -> usize {
+        std::fs::metadata(self.log_path(id)).map_or(0, |log| usize::try_from(log.len()).unwrap())
+    }
+
+    /// What a node has said since.
+    pub(crate) fn said_since(&self, id: u64, from: usize) -> String {
+        let log = std::fs::read(self.log_path(id)).unwrap_or_default();
+        String::from_utf8_lossy(log.get(from..).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until a node has ended by itself, for at most so long.
+    pub(crate) fn ends_within(
+        &mut self,
+        id: u64,
+        limit: Duration,
+    ) -> io::Result<Option<ExitStatus>> {
+        let member = self.member(id)?;
+        let Some(process) = &mut member.process else { return Ok(member.exit) };
+        let Some(status) = until(limit, || process.0.try_wait().transpose()).transpose()? else {
+            return Ok(None);
+        };
+        (member.process, member.exit) = (None, Some(status));
+        Ok(Some(status))
     }
 
     fn log_path(&self, id: u64) -> PathBuf {
@@ -311,7 +387,7 @@ impl Fleet {
         for member in &mut self.members {
             let Some(process) = &mut member.process else { continue };
             if let Some(status) = process.0.try_wait()? {
-                member.process = None;
+                (member.process, member.exit) = (None, Some(status));
                 if !member.may_end {
                     found.push(format!("node {} has ended by itself: {status}", member.id));
                     again.push(member.id);

@@ -11,10 +11,12 @@
     reason = "a harness that fails says so by a panic, and what it did by lines"
 )]
 
+mod bad_disks;
 mod disks;
 mod fleet;
 mod isolation;
 mod links;
+mod members;
 mod nemesis;
 mod pictures;
 mod schedule;
@@ -117,10 +119,13 @@ fn run(arguments: &Arguments, rung: Rung) -> io::Result<ExitCode> {
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let has = |nemesis| arguments.nemesis.contains(&nemesis);
     let churns = has(Nemesis::Membership) || arguments.workload == Workload::Membership;
+    let fails = has(Nemesis::SyncError) || has(Nemesis::WriteError) || has(Nemesis::Damage);
     let needs = Needs {
         disks: arguments.nemesis.iter().any(|nemesis| nemesis.hurts_disks()),
         clocks: has(Nemesis::Clock),
-        snapshots: has(Nemesis::Snapshot) || churns,
+        disk_faults: arguments.nemesis.iter().any(|nemesis| nemesis.is_preloaded()),
+        // A state is synced when a snapshot is taken, seldom else.
+        snapshots: has(Nemesis::Snapshot) || churns || fails,
         spare: if churns { 1 } else { 0 },
     };
     std::fs::create_dir_all(&arguments.store)?;
@@ -170,6 +175,7 @@ fn run(arguments: &Arguments, rung: Rung) -> io::Result<ExitCode> {
     fleet.defects(needs.disks).iter().for_each(|text| report.found(text));
     faults.ended.extend(fleet.ended()?);
     faults.ended.iter().for_each(|text| report.found(text));
+    fleet.wrong.iter().for_each(|text| report.found(text));
     report.troubles.append(&mut faults.troubles);
 
     let events = history.events();

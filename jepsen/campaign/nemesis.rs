@@ -3,21 +3,18 @@
 //! What is drawn depends on the seed alone, but for who leads, which is asked.
 
 use std::io;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
-use serde_json::Value;
 use tenure_jepsen::http;
 
+use crate::bad_disks::{self, Failing, Fault};
 use crate::disks;
-use crate::fleet::{Fleet, until};
+use crate::fleet::Fleet;
 use crate::links::{self, Shape};
-
-/// For one step of a change of members, while other faults may last.
-const CHANGE_WITHIN: Duration = Duration::from_secs(10);
+use crate::members;
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -38,6 +35,21 @@ pub(crate) enum Nemesis {
     PowerCut,
     /// A disk is full.
     DiskFull,
+    /// A disk cannot sync.
+    SyncError,
+    /// A disk cannot write.
+    WriteError,
+    /// A node dies in the middle of a write, and a part of it is on its disk.
+    TornWrite,
+    /// Each write takes a part of the bytes.
+    ShortWrite,
+    /// A sync takes long.
+    SlowDisk,
+    /// Disks report syncs that they did not make, then lose power. Nothing survives that: the run
+    /// must be invalid.
+    LyingDisk,
+    /// A file of a stopped node is damaged: bits flipped, a block zeroed, an end cut off.
+    Damage,
     /// A new node joins and another leaves.
     Membership,
     /// Snapshots, again and again.
@@ -55,6 +67,7 @@ pub(crate) enum Heal {
     Clocks(Vec<u64>),
     Power(Vec<u64>),
     Room(u64),
+    Disks(Failing),
 }
 
 /// What came of the wish to do a fault.
@@ -68,10 +81,13 @@ pub(crate) enum Attempt {
     Incomplete(String),
 }
 
-/// Disk faults exclude each other, as do those of links.
+/// Disk faults exclude each other, and the loss of a kill. What Raft rests on must hold for all
+/// nodes but one while that one is damaged: nothing else goes on then.
 pub(crate) fn may_overlap(a: Nemesis, b: Nemesis) -> bool {
-    let disk = |one| matches!(one, Nemesis::PowerCut | Nemesis::DiskFull | Nemesis::Kill);
-    a != b && !(disk(a) && disk(b))
+    let disk = |one: Nemesis| one.hurts_disks() || one == Nemesis::Kill;
+    let alone = |one| matches!(one, Nemesis::Damage | Nemesis::LyingDisk);
+    let either = |is: &dyn Fn(Nemesis) -> bool| is(a) || is(b);
+    a != b && !either(&alone) && !(disk(a) && disk(b))
 }
 
 impl Nemesis {
@@ -80,7 +96,20 @@ impl Nemesis {
     }
 
     pub(crate) fn hurts_disks(self) -> bool {
-        matches!(self, Self::PowerCut | Self::DiskFull)
+        matches!(self, Self::PowerCut | Self::DiskFull | Self::Damage) || self.is_preloaded()
+    }
+
+    /// Whether it needs the preloaded library of disk faults.
+    pub(crate) fn is_preloaded(self) -> bool {
+        matches!(
+            self,
+            Self::SyncError
+                | Self::WriteError
+                | Self::TornWrite
+                | Self::ShortWrite
+                | Self::SlowDisk
+                | Self::LyingDisk
+        )
     }
 
     /// Installs one.
@@ -96,7 +125,7 @@ impl Nemesis {
             Self::Slow if !fleet.rung.has_links() => {
                 skipped("there are no links to slow down on this rung")
             }
-            Self::PowerCut | Self::DiskFull if !fleet.has_disks() => {
+            Self::PowerCut | Self::DiskFull | Self::LyingDisk if !fleet.has_disks() => {
                 skipped("there are no disks to hurt on this rung")
             }
             Self::Clock if !fleet.has_faketime() => skipped("libfaketime is not installed"),
@@ -130,7 +159,14 @@ impl Nemesis {
                 fleet.disk(victim).ok_or_else(nobody)?.fill()?;
                 Ok(Attempt::Installed(format!("of node {victim}"), Heal::Room(victim)))
             }
-            Self::Membership => membership(fleet, rng),
+            Self::SyncError => Fault::SyncError.install(fleet, rng),
+            Self::WriteError => Fault::WriteError.install(fleet, rng),
+            Self::TornWrite => Fault::TornWrite.install(fleet, rng),
+            Self::ShortWrite => Fault::ShortWrite.install(fleet, rng),
+            Self::SlowDisk => Fault::SlowSync.install(fleet, rng),
+            Self::LyingDisk => Fault::Lie.install(fleet, rng),
+            Self::Damage => bad_disks::damage(fleet, rng),
+            Self::Membership => members::churn(fleet, rng),
             Self::Snapshot => {
                 let taken = fleet.members.iter().filter(|member| member.is_up()).filter(|member| {
                     let http = fleet.http(member.host);
@@ -146,7 +182,7 @@ impl Nemesis {
     }
 }
 
-fn nobody() -> io::Error {
+pub(crate) fn nobody() -> io::Error {
     io::Error::other("there is no node to do it to")
 }
 
@@ -183,12 +219,13 @@ impl Heal {
                 fleet.member(id)?.may_end = false;
                 fleet.launch(id)
             }
+            Self::Disks(failing) => failing.heal(fleet),
         }
     }
 }
 
 /// Those that are still members.
-fn there(fleet: &Fleet, ids: &[u64]) -> Vec<u64> {
+pub(crate) fn there(fleet: &Fleet, ids: &[u64]) -> Vec<u64> {
     let is_there = |id: &u64| fleet.members.iter().any(|member| member.id == *id);
     ids.iter().copied().filter(is_there).collect()
 }
@@ -202,7 +239,7 @@ fn every_way(hosts: &[usize]) -> Vec<links::Way> {
     hosts.iter().flat_map(|host| from(*host)).collect()
 }
 
-fn ids(fleet: &Fleet, up: bool) -> Vec<u64> {
+pub(crate) fn ids(fleet: &Fleet, up: bool) -> Vec<u64> {
     let members = fleet.members.iter().filter(|member| !up || member.is_up());
     members.map(|member| member.id).collect()
 }
@@ -216,7 +253,7 @@ fn some<T: Copy>(of: &[T], rng: &mut StdRng) -> Vec<T> {
 }
 
 /// Who is to suffer: one, the leader, a majority, and, if it may be, all.
-fn victims(fleet: &Fleet, rng: &mut StdRng, all: bool) -> (&'static str, Vec<u64>) {
+pub(crate) fn victims(fleet: &Fleet, rng: &mut StdRng, all: bool) -> (&'static str, Vec<u64>) {
     let mut up = ids(fleet, true);
     up.shuffle(rng);
     let majority = fleet.members.len() / 2 + 1;
@@ -275,69 +312,4 @@ fn power_cut(fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
     disks::cut(&disks)?;
     victims.iter().try_for_each(|id| fleet.kill(*id))?;
     Ok(Attempt::Installed(format!("{what}: {victims:?}"), Heal::Power(victims)))
-}
-
-/// One node more, then one node less: the change that a machine's replacement is.
-fn membership(fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
-    let incomplete = |why: &str| Ok(Attempt::Incomplete(why.to_owned()));
-    let Some(leader) = fleet.leader() else { return incomplete("nobody leads") };
-    let host = fleet.member(leader)?.host;
-    let http = fleet.http(host);
-    let roles = |http: &str| {
-        let status = http::get(http, "/v1/cluster").ok()?.json()?;
-        let members = status["members"].as_array()?.iter();
-        let role = |one: &Value| Some((one["id"].as_u64()?, one["role"].as_str()?.to_owned()));
-        members.map(role).collect::<Option<Vec<_>>>()
-    };
-    let Some(members) = roles(&http) else { return incomplete("the leader is gone") };
-    // What an earlier change has left.
-    let known = |id: u64| members.iter().any(|(one, _)| *one == id);
-    let gone: Vec<u64> = ids(fleet, false).into_iter().filter(|id| !known(*id)).collect();
-    gone.into_iter().for_each(|id| fleet.leave(id));
-    let there = ids(fleet, false);
-    let (learner, lost): (Vec<u64>, Vec<u64>) = members
-        .iter()
-        .filter(|(_, role)| role == "learner")
-        .map(|(id, _)| *id)
-        .partition(|id| there.contains(id));
-    for id in lost {
-        let _ = http::ask(&http, "DELETE", &format!("/v1/cluster/members/{id}"), b"");
-    }
-    let new = match learner.first() {
-        Some(id) => Some(*id),
-        None => fleet.join(&http)?,
-    };
-    let Some(new) = new else { return incomplete("no host is free") };
-    let is_listed = || roles(&http)?.iter().any(|(id, _)| *id == new).then_some(());
-    if until(CHANGE_WITHIN, is_listed).is_none() {
-        return incomplete("the new node is no learner in time");
-    }
-    fleet.tell();
-    let path = format!("/v1/cluster/members/{new}/promote");
-    let promoted = until(CHANGE_WITHIN, || {
-        let _ = http::ask(&http, "POST", &path, b"{}");
-        roles(&http)?.iter().any(|(id, role)| *id == new && role != "learner").then_some(())
-    });
-    if promoted.is_none() {
-        return incomplete("the new node is no voter in time");
-    }
-    let others: Vec<u64> = ids(fleet, false).into_iter().filter(|id| *id != new).collect();
-    let victim = *others.choose(rng).ok_or_else(nobody)?;
-    let removed = until(CHANGE_WITHIN, || {
-        let path = format!("/v1/cluster/members/{victim}");
-        // Any other node knows who leads now, if the one that leaves did.
-        let http = fleet
-            .status()
-            .into_iter()
-            .find(|one| one["id"].as_u64() != Some(victim) && !one["leader"].is_null())?;
-        let host = fleet.members.iter().find(|member| Some(member.id) == http["id"].as_u64())?.host;
-        let http = fleet.http(host);
-        let _ = http::ask(&http, "DELETE", &path, b"");
-        roles(&http)?.iter().all(|(id, _)| *id != victim).then_some(())
-    });
-    if removed.is_none() {
-        return incomplete("the old node is still a member");
-    }
-    fleet.leave(victim);
-    Ok(Attempt::Installed(format!("{new} came, {victim} left"), Heal::Nothing))
 }
