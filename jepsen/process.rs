@@ -20,14 +20,14 @@ pub fn binary() -> PathBuf {
     built("tenure", "tenure")
 }
 
-/// The library that has disks fail, when it is preloaded: the one that was built beside this
-/// program.
+/// The library that has disks fail and clocks jump, when it is preloaded: the one that was built
+/// beside this program.
 ///
 /// # Panics
 /// When there is none.
 #[must_use]
-pub fn disk_faults() -> PathBuf {
-    built("libtenure_disk_faults.so", "tenure-disk-faults")
+pub fn preload() -> PathBuf {
+    built("libtenure_preload.so", "tenure-preload")
 }
 
 fn built(file: &str, package: &str) -> PathBuf {

@@ -14,7 +14,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Which crates of ours each of ours may depend on. Arrows point inwards.
-const INNER: [(&str, &[&str]); 12] = [
+const INNER: [(&str, &[&str]); 13] = [
     ("tenure-state-machine", &[]),
     ("tenure-api", &["tenure-state-machine"]),
     ("tenure-storage", &["tenure-state-machine"]),
@@ -44,7 +44,9 @@ const INNER: [(&str, &[&str]); 12] = [
             "tenure-storage",
         ],
     ),
-    ("tenure-jepsen", &["tenure-api", "tenure-client", "tenure-state-machine"]),
+    ("tenure-jepsen", &["tenure-api", "tenure-client", "tenure-ioctl", "tenure-state-machine"]),
+    ("tenure-ioctl", &[]),
+    ("tenure-preload", &[]),
     (
         "tenure-simulation",
         &[
@@ -56,7 +58,6 @@ const INNER: [(&str, &[&str]); 12] = [
             "tenure-storage",
         ],
     ),
-    ("tenure-disk-faults", &[]),
 ];
 
 /// Crates that only these of ours may name.
@@ -83,7 +84,7 @@ const ONLY: [(&str, &[&str]); 10] = [
     ),
     ("turmoil", &["tenure-simulation"]),
     ("prometheus-client", &["tenure-storage", "tenure-network"]),
-    ("libc", &["tenure-disk-faults"]),
+    ("libc", &["tenure-preload"]),
 ];
 
 /// Dependencies that are built into each of our crates, by crate.

@@ -10,12 +10,6 @@ use crate::isolation::tool;
 
 /// Size of a disk, in MiB. Sparse: only what is written takes room.
 const SIZE_MIB: u64 = 768;
-/// Safe Rust has no door for this system call. 0x8004587D is `_IOR('X', 125, u32)`, 2 is
-/// `EXT4_GOING_FLAGS_NOLOGFLUSH`.
-const CUT: &str = "import fcntl,os,struct,sys
-for path in sys.argv[1:]:
-    fcntl.ioctl(os.open(path, os.O_RDONLY), 0x8004587D, struct.pack('I', 2))
-";
 
 /// The disk of a host.
 #[derive(Debug)]
@@ -84,13 +78,7 @@ impl Drop for Disk {
     }
 }
 
-/// Cuts the power of all these disks at once.
+/// Cuts the power of all these disks at once: each within a fraction of a millisecond of the other.
 pub(crate) fn cut(disks: &[&Disk]) -> io::Result<()> {
-    let mut command = std::process::Command::new("python3");
-    command.args(["-c", CUT]).args(disks.iter().map(|disk| &disk.mounted));
-    let output = command.output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
+    disks.iter().try_for_each(|disk| tenure_ioctl::cut_power(&disk.mounted))
 }

@@ -12,23 +12,17 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tenure_jepsen::cluster::Ports;
 use tenure_jepsen::http;
-use tenure_jepsen::process::{Process, disk_faults, tenure};
+use tenure_jepsen::process::{Process, preload, tenure};
 use tokio::time::Instant;
 
 use crate::disks::Disk;
 use crate::isolation::Rung;
-use crate::links;
+use crate::links::{self, Links};
 
 /// For the cluster to go on after everything has healed.
 pub(crate) const READY_WITHIN: Duration = Duration::from_secs(60);
 /// For an answer of a node about itself, while faults last.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Where Debian and its like have the library.
-const FAKETIME: [&str; 3] = [
-    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
-    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
-    "/usr/lib/faketime/libfaketimeMT.so.1",
-];
 /// Names the seeded bug of a binary that was built with some: passed on to every node.
 const SEEDED_BUG: &str = "TENURE_SEEDED_BUG";
 
@@ -82,12 +76,11 @@ pub(crate) struct Fleet {
     pub(crate) members: Vec<Member>,
     first: Vec<(u64, usize)>,
     settings: Vec<(&'static str, String)>,
-    faketime: Option<&'static str>,
-    disk_faults: Option<PathBuf>,
+    /// The preloaded library by which disks fail and clocks jump, if it is needed.
+    preloaded: Option<PathBuf>,
     /// What nodes did that they must not, as faults were healed.
     pub(crate) wrong: Vec<String>,
-    /// Why links cannot be cut, if they cannot.
-    pub(crate) no_rules: Option<String>,
+    pub(crate) links: Links,
     next_id: u64,
     pub(crate) endpoints: Endpoints,
 }
@@ -96,10 +89,12 @@ pub(crate) struct Fleet {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Needs {
     pub(crate) disks: bool,
-    pub(crate) clocks: bool,
-    /// The preloaded library by which disks fail.
-    pub(crate) disk_faults: bool,
+    /// The preloaded library by which disks fail and clocks jump.
+    pub(crate) preloaded: bool,
     pub(crate) snapshots: bool,
+    /// A switch of our own instead of the kernel's bridge, and what it draws from.
+    pub(crate) switch: bool,
+    pub(crate) seed: u64,
     /// Hosts beyond those of the first nodes.
     pub(crate) spare: usize,
 }
@@ -109,11 +104,10 @@ impl Fleet {
     pub(crate) fn start(rung: Rung, store: &Path, nodes: usize, needs: Needs) -> io::Result<Self> {
         let hosts = nodes + needs.spare;
         let mut disks = BTreeMap::new();
-        let mut no_rules = Some("there are no links to cut on this rung".to_owned());
-        if rung.has_links() {
-            links::build(hosts)?;
-            no_rules = links::load_rules().err().map(|error| error.to_string());
-        }
+        let links = match rung.has_links() {
+            true => Links::build(hosts, needs.switch, needs.seed)?,
+            false => Links::None,
+        };
         if needs.disks && rung.has_disks() {
             for host in 1..=hosts {
                 disks.insert(host, Disk::make(&store.join("disks"), host)?);
@@ -126,7 +120,6 @@ impl Fleet {
         if needs.snapshots {
             settings.push(("TENURE_SNAPSHOT_ENTRIES", "400".to_owned()));
         }
-        let faketime = FAKETIME.into_iter().find(|path| needs.clocks && Path::new(path).exists());
         let mut fleet = Self {
             rung,
             store: store.to_owned(),
@@ -136,10 +129,9 @@ impl Fleet {
             members: Vec::new(),
             first: (1..=nodes).map(|host| (host as u64, host)).collect(),
             settings,
-            faketime,
-            disk_faults: needs.disk_faults.then(disk_faults),
+            preloaded: needs.preloaded.then(preload),
             wrong: Vec::new(),
-            no_rules,
+            links,
             next_id: nodes as u64 + 1,
             endpoints: Arc::default(),
         };
@@ -148,14 +140,6 @@ impl Fleet {
         }
         fleet.tell();
         Ok(fleet)
-    }
-
-    pub(crate) fn has_faketime(&self) -> bool {
-        self.faketime.is_some()
-    }
-
-    pub(crate) fn has_disk_faults(&self) -> bool {
-        self.disk_faults.is_some()
     }
 
     pub(crate) fn has_disks(&self) -> bool {
@@ -214,13 +198,14 @@ impl Fleet {
         found.ok_or_else(|| io::Error::other(format!("node {id} is no member")))
     }
 
+    pub(crate) fn process_id(&self, id: u64) -> Option<u32> {
+        let member = self.members.iter().find(|member| member.id == id)?;
+        member.process.as_ref().map(|process| process.0.id())
+    }
+
     pub(crate) fn disk(&self, id: u64) -> Option<&Disk> {
         let member = self.members.iter().find(|member| member.id == id)?;
         self.disks.get(&member.host)
-    }
-
-    pub(crate) fn clock_file(&self, id: u64) -> PathBuf {
-        self.store.join(format!("clock-{id}"))
     }
 
     /// Starts a node that is down.
@@ -280,40 +265,35 @@ impl Fleet {
 
     /// Puts between a node and the C library what its clock and its disk are lied to with.
     fn preload(&self, id: u64, command: &mut Command) -> io::Result<()> {
-        let mut libraries = Vec::new();
-        if let Some(library) = self.faketime {
-            let file = self.clock_file(id);
-            if !file.exists() {
-                std::fs::write(&file, "+0\n")?;
-            }
-            command.env("FAKETIME_TIMESTAMP_FILE", file);
-            command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-            libraries.push(library.to_owned());
-        }
-        if let Some(library) = &self.disk_faults {
-            command.env("DISK_FAULTS_UNDER", self.data_dir(id)?);
-            command.env("DISK_FAULTS_CONTROL", self.store.join(format!("disk-{id}.control")));
-            command.env("DISK_FAULTS_SEEN", self.store.join(format!("disk-{id}.seen")));
-            libraries.push(library.display().to_string());
-        }
-        if !libraries.is_empty() {
-            command.env("LD_PRELOAD", libraries.join(":"));
-        }
+        let Some(library) = &self.preloaded else { return Ok(()) };
+        command.env("LD_PRELOAD", library);
+        command.env("CLOCK_FAULTS_CONTROL", self.store.join(format!("clock-{id}")));
+        command.env("DISK_FAULTS_UNDER", self.data_dir(id)?);
+        command.env("DISK_FAULTS_CONTROL", self.store.join(format!("disk-{id}")));
+        command.env("DISK_FAULTS_SEEN", self.store.join(format!("disk-{id}.seen")));
         Ok(())
+    }
+
+    /// Orders a fault of a node, in the words of `jepsen/preload`; an empty line is no fault.
+    fn order(&self, what: &str, id: u64, line: &str) -> io::Result<()> {
+        // Renamed into place: half a line would be another fault.
+        let (new, file) = (format!("{what}-{id}.new"), format!("{what}-{id}"));
+        std::fs::write(self.store.join(&new), line)?;
+        std::fs::rename(self.store.join(new), self.store.join(file))
+    }
+
+    pub(crate) fn set_clock(&self, id: u64, line: &str) -> io::Result<()> {
+        self.order("clock", id, line)
+    }
+
+    pub(crate) fn set_disk_fault(&self, id: u64, line: &str) -> io::Result<()> {
+        self.order("disk", id, line)
     }
 
     pub(crate) fn data_dir(&self, id: u64) -> io::Result<PathBuf> {
         let found = self.members.iter().find(|member| member.id == id);
         let member = found.ok_or_else(|| io::Error::other(format!("node {id} is no member")))?;
         Ok(member.data_dir.clone())
-    }
-
-    /// Has a node's disk fail, in the words of `jepsen/shim/lib.rs`; an empty line is no fault.
-    pub(crate) fn set_disk_fault(&self, id: u64, line: &str) -> io::Result<()> {
-        // Renamed into place: half a line would be another fault.
-        let (new, file) = (format!("disk-{id}.new"), format!("disk-{id}.control"));
-        std::fs::write(self.store.join(&new), line)?;
-        std::fs::rename(self.store.join(new), self.store.join(file))
     }
 
     /// How often a node has met a fault of its disk.

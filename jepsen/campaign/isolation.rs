@@ -71,11 +71,12 @@ impl Rung {
         let Some(flags) = self.flags() else { return Ok(None) };
         let mut command = Command::new("unshare");
         command.args(flags).arg("--").arg(std::env::current_exe()?);
-        command.args(std::env::args_os().skip(1)).args(["--on", self.to_possible_value_name()]);
+        command.args(std::env::args_os().skip(1)).args(["--on", self.word()]);
         command.status().map(Some)
     }
 
-    fn to_possible_value_name(self) -> &'static str {
+    /// Its name on the command line.
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Root => "root",
             Self::User => "user",

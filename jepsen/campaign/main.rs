@@ -14,12 +14,15 @@
 mod bad_disks;
 mod disks;
 mod fleet;
+mod groups;
 mod isolation;
 mod links;
 mod members;
 mod nemesis;
 mod pictures;
 mod schedule;
+mod soak;
+mod switch;
 mod verdict;
 mod workload;
 
@@ -71,6 +74,12 @@ struct Arguments {
     /// Judge a history that was kept, and run nothing
     #[arg(long, value_name = "HISTORY")]
     check: Option<PathBuf>,
+    /// Run after run for so many minutes: workloads and faults in turn, `--seconds` each
+    #[arg(long, value_name = "MINUTES", conflicts_with_all = ["workload", "nemesis", "check"])]
+    soak: Option<u64>,
+    /// The four runs that every change must pass
+    #[arg(long, conflicts_with_all = ["workload", "nemesis", "check", "soak"])]
+    ci: bool,
     /// The rung to use; the best one that is there if not said
     #[arg(long, value_enum)]
     rung: Option<Rung>,
@@ -83,6 +92,10 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match (&arguments.check, arguments.on) {
         (Some(file), _) => check(file),
+        _ if arguments.ci => soak::ci(&arguments, seed(&arguments)),
+        _ if let Some(minutes) = arguments.soak => {
+            soak::soak(&arguments, minutes, seed(&arguments))
+        }
         (None, Some(rung)) => run(&arguments, rung),
         (None, None) => enter(&arguments),
     };
@@ -93,6 +106,10 @@ fn main() -> ExitCode {
             ExitCode::from(Verdict::Unknown.exit_code())
         }
     }
+}
+
+fn seed(arguments: &Arguments) -> u64 {
+    arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()))
 }
 
 /// Climbs to a rung, and runs there.
@@ -116,16 +133,17 @@ fn check(file: &PathBuf) -> io::Result<ExitCode> {
 }
 
 fn run(arguments: &Arguments, rung: Rung) -> io::Result<ExitCode> {
-    let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let seed = seed(arguments);
     let has = |nemesis| arguments.nemesis.contains(&nemesis);
     let churns = has(Nemesis::Membership) || arguments.workload == Workload::Membership;
     let fails = has(Nemesis::SyncError) || has(Nemesis::WriteError) || has(Nemesis::Damage);
     let needs = Needs {
         disks: arguments.nemesis.iter().any(|nemesis| nemesis.hurts_disks()),
-        clocks: has(Nemesis::Clock),
-        disk_faults: arguments.nemesis.iter().any(|nemesis| nemesis.is_preloaded()),
+        preloaded: arguments.nemesis.iter().any(|nemesis| nemesis.is_preloaded()),
         // A state is synced when a snapshot is taken, seldom else.
         snapshots: has(Nemesis::Snapshot) || churns || fails,
+        switch: arguments.nemesis.iter().any(|nemesis| nemesis.disturbance().is_some()),
+        seed,
         spare: if churns { 1 } else { 0 },
     };
     std::fs::create_dir_all(&arguments.store)?;
@@ -182,6 +200,17 @@ fn run(arguments: &Arguments, rung: Rung) -> io::Result<ExitCode> {
     let mut seen = floors::seen(&events);
     seen.count("effects", left.effects);
     seen.count("effects fenced", left.effects_fenced);
+    // A disturbance that no packet has met was none.
+    for nemesis in &arguments.nemesis {
+        let met = nemesis.disturbance().and_then(|what| fleet.links.met(what));
+        let name = nemesis.name();
+        let is_there = |entry: &schedule::Entry| entry.fault == name && entry.is_installed();
+        let Some(met) = met.filter(|_| faults.entries.iter().any(is_there)) else { continue };
+        seen.count("packets disturbed", met);
+        if met == 0 {
+            report.troubles.push(format!("{name}: no packet has met it"));
+        }
+    }
     report.seen = seen;
     report.floors(workload.floors(), &arguments.nemesis, &faults.entries);
     report.judge(verify::judge(&events));

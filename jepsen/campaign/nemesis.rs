@@ -3,6 +3,7 @@
 //! What is drawn depends on the seed alone, but for who leads, which is asked.
 
 use std::io;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use rand::RngExt as _;
@@ -13,8 +14,10 @@ use tenure_jepsen::http;
 use crate::bad_disks::{self, Failing, Fault};
 use crate::disks;
 use crate::fleet::Fleet;
-use crate::links::{self, Shape};
+use crate::groups::{Group, Scarce};
+use crate::links::{Shape, Way};
 use crate::members;
+use crate::switch::Disturbance;
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -25,10 +28,22 @@ pub(crate) enum Nemesis {
     Lossy,
     /// Links to some hosts are narrow.
     Slow,
+    /// What some links carry comes late, and not equally late.
+    Delay,
+    /// Some packets of some links are overtaken by those behind them.
+    Reorder,
+    /// Some packets of some links come twice.
+    Duplicate,
+    /// Some packets of some links have a bit flipped.
+    Corrupt,
     /// SIGKILL of one node, the leader, a majority, or all.
     Kill,
     /// SIGSTOP of one node, the leader, or a majority.
     Pause,
+    /// A node gets little of the processor: the leader, one, or a majority.
+    Starve,
+    /// A node gets little memory beyond what it has.
+    Memory,
     /// Wall clocks jump, or run too fast.
     Clock,
     /// Disks lose power, one or all at once, and what was not synced.
@@ -60,10 +75,10 @@ pub(crate) enum Nemesis {
 #[derive(Debug)]
 pub(crate) enum Heal {
     Nothing,
-    Links(&'static str),
-    Fast(Vec<usize>),
+    Links(Disturbance, Vec<Way>),
     Launch(Vec<u64>),
     Resume(Vec<u64>),
+    Plenty(Vec<(u64, Group)>),
     Clocks(Vec<u64>),
     Power(Vec<u64>),
     Room(u64),
@@ -84,7 +99,7 @@ pub(crate) enum Attempt {
 /// Disk faults exclude each other, and the loss of a kill. What Raft rests on must hold for all
 /// nodes but one while that one is damaged: nothing else goes on then.
 pub(crate) fn may_overlap(a: Nemesis, b: Nemesis) -> bool {
-    let disk = |one: Nemesis| one.hurts_disks() || one == Nemesis::Kill;
+    let disk = |one: Nemesis| one.hurts_disks() || matches!(one, Nemesis::Kill | Nemesis::Memory);
     let alone = |one| matches!(one, Nemesis::Damage | Nemesis::LyingDisk);
     let either = |is: &dyn Fn(Nemesis) -> bool| is(a) || is(b);
     a != b && !either(&alone) && !(disk(a) && disk(b))
@@ -95,12 +110,45 @@ impl Nemesis {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    pub(crate) fn hurts_disks(self) -> bool {
-        matches!(self, Self::PowerCut | Self::DiskFull | Self::Damage) || self.is_preloaded()
+    /// What a switch of our own does for it, and only that.
+    pub(crate) fn disturbance(self) -> Option<Disturbance> {
+        match self {
+            Self::Delay => Some(Disturbance::Delay),
+            Self::Reorder => Some(Disturbance::Reorder),
+            Self::Duplicate => Some(Disturbance::Duplicate),
+            Self::Corrupt => Some(Disturbance::Corrupt),
+            Self::Partition
+            | Self::Lossy
+            | Self::Slow
+            | Self::Kill
+            | Self::Pause
+            | Self::Starve
+            | Self::Memory
+            | Self::Clock
+            | Self::PowerCut
+            | Self::DiskFull
+            | Self::SyncError
+            | Self::WriteError
+            | Self::TornWrite
+            | Self::ShortWrite
+            | Self::SlowDisk
+            | Self::LyingDisk
+            | Self::Damage
+            | Self::Membership
+            | Self::Snapshot => None,
+        }
     }
 
-    /// Whether it needs the preloaded library of disk faults.
+    pub(crate) fn hurts_disks(self) -> bool {
+        matches!(self, Self::PowerCut | Self::DiskFull | Self::Damage) || self.fails_disks()
+    }
+
+    /// Whether it needs the preloaded library.
     pub(crate) fn is_preloaded(self) -> bool {
+        self == Self::Clock || self.fails_disks()
+    }
+
+    fn fails_disks(self) -> bool {
         matches!(
             self,
             Self::SyncError
@@ -119,28 +167,19 @@ impl Nemesis {
     pub(crate) fn install(self, fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
         let skipped = |why: &str| Ok(Attempt::Skipped(why.to_owned()));
         match self {
-            Self::Partition | Self::Lossy if fleet.no_rules.is_some() => {
-                skipped(fleet.no_rules.as_deref().unwrap_or_default())
-            }
-            Self::Slow if !fleet.rung.has_links() => {
-                skipped("there are no links to slow down on this rung")
-            }
             Self::PowerCut | Self::DiskFull | Self::LyingDisk if !fleet.has_disks() => {
                 skipped("there are no disks to hurt on this rung")
             }
-            Self::Clock if !fleet.has_faketime() => skipped("libfaketime is not installed"),
             Self::Partition => partition(fleet, rng),
-            Self::Lossy => {
-                let hosts = hosts(fleet);
-                let ways = every_way(&hosts);
-                links::add("lossy", &ways)?;
-                Ok(Attempt::Installed("all links".to_owned(), Heal::Links("lossy")))
+            Self::Lossy => disturb(fleet, rng, Disturbance::Lossy, 0.2),
+            Self::Slow => disturb(fleet, rng, Disturbance::Narrow, 1.0),
+            Self::Delay => {
+                let ms = rng.random_range(5..200);
+                disturb(fleet, rng, Disturbance::Delay, f64::from(ms))
             }
-            Self::Slow => {
-                let hosts: Vec<usize> = some(&hosts(fleet), rng);
-                hosts.iter().try_for_each(|host| links::slow(*host))?;
-                Ok(Attempt::Installed(format!("to hosts {hosts:?}"), Heal::Fast(hosts)))
-            }
+            Self::Reorder => disturb(fleet, rng, Disturbance::Reorder, 0.25),
+            Self::Duplicate => disturb(fleet, rng, Disturbance::Duplicate, 0.25),
+            Self::Corrupt => disturb(fleet, rng, Disturbance::Corrupt, 0.1),
             Self::Kill => {
                 let (what, victims) = victims(fleet, rng, true);
                 victims.iter().try_for_each(|id| fleet.kill(*id))?;
@@ -150,6 +189,14 @@ impl Nemesis {
                 let (what, victims) = victims(fleet, rng, false);
                 victims.iter().try_for_each(|id| fleet.pause(*id))?;
                 Ok(Attempt::Installed(format!("{what}: {victims:?}"), Heal::Resume(victims)))
+            }
+            Self::Starve => {
+                let us = rng.random_range(2_000..20_000);
+                scarce(fleet, rng, Scarce::Processor(us))
+            }
+            Self::Memory => {
+                let bytes = rng.random_range(1 << 20..16 << 20);
+                scarce(fleet, rng, Scarce::Memory(bytes))
             }
             Self::Clock => clock(fleet, rng),
             Self::PowerCut => power_cut(fleet, rng),
@@ -194,13 +241,24 @@ impl Heal {
     pub(crate) fn heal(self, fleet: &mut Fleet) -> io::Result<()> {
         match self {
             Self::Nothing => Ok(()),
-            Self::Links(set) => links::flush(set),
-            Self::Fast(hosts) => hosts.into_iter().try_for_each(links::fast),
+            Self::Links(what, ways) => fleet.links.calm(what, &ways),
             Self::Launch(ids) => there(fleet, &ids).into_iter().try_for_each(|id| fleet.launch(id)),
             Self::Resume(ids) => there(fleet, &ids).into_iter().try_for_each(|id| fleet.resume(id)),
-            Self::Clocks(ids) => {
-                ids.iter().try_for_each(|id| std::fs::write(fleet.clock_file(*id), "+0\n"))
+            Self::Plenty(groups) => {
+                for (id, group) in groups {
+                    let is_there = !there(fleet, &[id]).is_empty();
+                    if is_there {
+                        fleet.ends_within(id, Duration::ZERO)?;
+                    }
+                    group.release()?;
+                    if is_there {
+                        fleet.member(id)?.may_end = false;
+                        fleet.launch(id)?;
+                    }
+                }
+                Ok(())
             }
+            Self::Clocks(ids) => ids.iter().try_for_each(|id| fleet.set_clock(*id, "")),
             Self::Power(ids) => {
                 for id in there(fleet, &ids) {
                     fleet.disk(id).ok_or_else(nobody)?.mount_again()?;
@@ -234,7 +292,7 @@ fn hosts(fleet: &Fleet) -> Vec<usize> {
     fleet.members.iter().map(|member| member.host).collect()
 }
 
-fn every_way(hosts: &[usize]) -> Vec<links::Way> {
+fn every_way(hosts: &[usize]) -> Vec<Way> {
     let from = |from: usize| hosts.iter().filter(move |to| **to != from).map(move |to| (from, *to));
     hosts.iter().flat_map(|host| from(*host)).collect()
 }
@@ -269,7 +327,38 @@ pub(crate) fn victims(fleet: &Fleet, rng: &mut StdRng, all: bool) -> (&'static s
     }
 }
 
+/// Disturbs all links, or those to some hosts, or those from some hosts.
+fn disturb(
+    fleet: &Fleet,
+    rng: &mut StdRng,
+    what: Disturbance,
+    strength: f64,
+) -> io::Result<Attempt> {
+    if let Some(why) = fleet.links.cannot(what) {
+        return Ok(Attempt::Skipped(why));
+    }
+    let hosts = hosts(fleet);
+    let some = some(&hosts, rng);
+    let mut ways = every_way(&hosts);
+    let which = match (what, rng.random_range(0..3)) {
+        (Disturbance::Narrow, _) | (_, 0) => {
+            ways.retain(|(_, to)| some.contains(to));
+            format!("to hosts {some:?}")
+        }
+        (_, 1) => {
+            ways.retain(|(from, _)| some.contains(from));
+            format!("from hosts {some:?}")
+        }
+        _ => "all links".to_owned(),
+    };
+    fleet.links.disturb(what, strength, &ways)?;
+    Ok(Attempt::Installed(format!("{which}, {strength}"), Heal::Links(what, ways)))
+}
+
 fn partition(fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
+    if let Some(why) = fleet.links.cannot(Disturbance::Cut) {
+        return Ok(Attempt::Skipped(why));
+    }
     let hosts = hosts(fleet);
     let shape = *Shape::ALL.choose(rng).unwrap_or(&Shape::Alone);
     let leader = fleet.leader().filter(|_| rng.random_range(0..3) > 0);
@@ -282,19 +371,37 @@ fn partition(fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
     if deaf {
         ways = ways.into_iter().map(|(from, to)| (to, from)).collect();
     }
-    links::add("cut", &ways)?;
+    fleet.links.disturb(Disturbance::Cut, 1.0, &ways)?;
     let deaf = if deaf { ", who hears nothing" } else { "" };
     let what = format!("{}, {who} first{deaf}: {ways:?}", shape.name());
-    Ok(Attempt::Installed(what, Heal::Links("cut")))
+    Ok(Attempt::Installed(what, Heal::Links(Disturbance::Cut, ways)))
+}
+
+/// Makes something scarce for some nodes. One that has no memory is killed, sooner or later.
+fn scarce(fleet: &mut Fleet, rng: &mut StdRng, scarce: Scarce) -> io::Result<Attempt> {
+    let (who, victims) = victims(fleet, rng, false);
+    let mut groups = Vec::new();
+    for id in &victims {
+        let Some(process) = fleet.process_id(*id) else { continue };
+        match Group::with(scarce, process) {
+            Ok(group) => groups.push((*id, group)),
+            // Nobody has been hurt.
+            Err(error) if groups.is_empty() => return Ok(Attempt::Skipped(error.to_string())),
+            Err(error) => return Err(error),
+        }
+        fleet.member(*id)?.may_end |= matches!(scarce, Scarce::Memory(_));
+    }
+    Ok(Attempt::Installed(format!("{who}: {victims:?}, {scarce:?}"), Heal::Plenty(groups)))
 }
 
 fn clock(fleet: &mut Fleet, rng: &mut StdRng) -> io::Result<Attempt> {
     let ids = some(&ids(fleet, false), rng);
     let mut what = Vec::new();
     for id in &ids {
-        let clock =
-            *["-3600", "-30", "+30", "+3600", "+0 x1.5", "+0 x0.5"].choose(rng).unwrap_or(&"+30");
-        std::fs::write(fleet.clock_file(*id), format!("{clock}\n"))?;
+        // Seconds, and the rate in parts of a thousand.
+        let clocks = ["-3600 1000", "-30 1000", "30 1000", "3600 1000", "0 1500", "0 500"];
+        let clock = *clocks.choose(rng).unwrap_or(&"30 1000");
+        fleet.set_clock(*id, clock)?;
         what.push(format!("node {id} {clock}"));
     }
     Ok(Attempt::Installed(what.join(", "), Heal::Clocks(ids)))

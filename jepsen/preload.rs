@@ -1,4 +1,4 @@
-//! The preloaded library of disk faults, on a tool of the C library.
+//! The preloaded library of faults, on tools that know nothing of it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use tenure_jepsen::process::disk_faults;
+use tenure_jepsen::process::preload;
 
 const BYTES: u64 = 3000;
 
@@ -33,7 +33,7 @@ fn copied(control: &str) -> Copied {
     let mut command = Command::new("dd");
     command.args(["if=/dev/zero", "bs=1000", "count=3", "conv=fsync"]);
     command.arg(format!("of={}", file.display()));
-    command.env("LD_PRELOAD", disk_faults()).env("DISK_FAULTS_UNDER", at("under"));
+    command.env("LD_PRELOAD", preload()).env("DISK_FAULTS_UNDER", at("under"));
     command.env("DISK_FAULTS_CONTROL", at("control")).env("DISK_FAULTS_SEEN", at("seen"));
     let output = command.output().unwrap();
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
@@ -88,4 +88,33 @@ fn a_short_write_goes_on_with_the_rest() {
     assert!(copied.output.status.success());
     assert_eq!(copied.bytes, BYTES);
     assert!(copied.seen.lines().count() > 3, "{}", copied.seen);
+}
+
+/// Seconds since 1970, as `date` sees them while its clock is told so.
+fn date(control: &str) -> i64 {
+    let temp = TempDir::new().unwrap();
+    let file = temp.path().join("clock");
+    std::fs::write(&file, control).unwrap();
+    let mut command = Command::new("date");
+    command.arg("+%s").env("LD_PRELOAD", preload()).env("CLOCK_FAULTS_CONTROL", &file);
+    // An hour ago, so that a rate has had its effect.
+    let touched = Command::new("touch").args(["-d", "1 hour ago"]).arg(&file).status().unwrap();
+    assert!(touched.success());
+    let output = command.output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
+}
+
+#[test]
+fn a_wall_clock_jumps_or_runs_at_another_rate() {
+    for (control, off_by) in [
+        ("", 0),
+        ("3600 1000", 3600),
+        ("-30 1000", -30),
+        ("0 1500", 1800),
+        ("0 500", -1800),
+        ("strange 1000", 0),
+    ] {
+        let off = date(control) - date("");
+        assert!((off - off_by).abs() < 10, "{control}: off by {off} s");
+    }
 }

@@ -1,6 +1,6 @@
-//! The disk of a process fails, lies or is slow when a file says so: a library to preload.
+//! The disk of a process fails, lies or is slow when a file says so.
 //!
-//! It stands before `write`, `pwrite`, `fsync` and `fdatasync` of the C library, and minds the
+//! This stands before `write`, `pwrite`, `fsync` and `fdatasync` of the C library, and minds the
 //! files below one directory alone. Three variables name what it needs:
 //!
 //! | variable | is |
@@ -19,13 +19,13 @@
 //! | `write-error` | percent of calls | EIO, and nothing was written |
 //! | `write-torn` | percent of calls | a part of the bytes is on disk, and the process is dead |
 //! | `write-short` | percent of calls | fewer bytes were written, as write(2) may |
-//!
-//! Nothing here allocates: a call may come from anywhere, the allocator included.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
+
+use crate::{read, variable};
 
 /// Longest path and longest control line that are looked at.
 const PATH: usize = 4096;
@@ -91,33 +91,6 @@ static FSYNC: Next = Next::new(c"fsync");
 static FDATASYNC: Next = Next::new(c"fdatasync");
 static WRITE: Next = Next::new(c"write");
 static PWRITE: Next = Next::new(c"pwrite");
-
-fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: the name ends in a zero. Nobody changes the environment of a process that has this
-    // library: it was given at its start.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: a value of the environment ends in a zero.
-    Some(unsafe { CStr::from_ptr(value) })
-}
-
-/// Fills `buffer` from the start of a file.
-fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    // SAFETY: the path ends in a zero.
-    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if file < 0 {
-        return None;
-    }
-    // SAFETY: the buffer has room for what is asked for; the file is ours, and closed once.
-    let length = unsafe {
-        let length = libc::read(file, buffer.as_mut_ptr().cast(), buffer.len());
-        libc::close(file);
-        length
-    };
-    buffer.get(..usize::try_from(length).ok()?)
-}
 
 /// The path of an open file, below the directory that is minded.
 fn path_of(file: c_int, buffer: &mut [u8; PATH]) -> Option<&[u8]> {
