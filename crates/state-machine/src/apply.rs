@@ -10,6 +10,7 @@ use crate::answer::{Answer, Answers, Completion, LeaseLost, Replay, TookOver};
 use crate::command::{Acquire, Command, Complete, Entry, Extend, Purge, Release};
 use crate::limits::PURGE_BYTES;
 use crate::record::{Record, State, visible};
+use crate::seeded::{self, SeededBug, seeded};
 use crate::store::Store;
 use crate::text::Fingerprint;
 use crate::time;
@@ -42,11 +43,22 @@ pub fn apply<S: Store>(
     store: &mut S,
     entry: &Entry,
 ) -> Result<Answers, S::Error> {
-    counters.clock_ms = counters.clock_ms.max(entry.stamp_ms);
+    counters.clock_ms = clock_after(counters.clock_ms, entry.stamp_ms);
     let now_ms = counters.clock_ms;
     let answers: Result<Vec<_>, _> =
         entry.commands.iter().map(|command| apply_command(counters, store, command)).collect();
     Ok(Answers { now_ms, answers: answers? })
+}
+
+/// I3: a stamp moves the clock forward or not at all.
+fn clock_after(clock_ms: u64, stamp_ms: u64) -> u64 {
+    if seeded(SeededBug::ApplyReadsClock) {
+        return clock_ms.max(seeded::own_clock_ms());
+    }
+    if seeded(SeededBug::StampNotClamped) {
+        return stamp_ms;
+    }
+    clock_ms.max(stamp_ms)
 }
 
 fn apply_command<S: Store>(
@@ -135,7 +147,10 @@ fn apply_acquire<S: Store>(
     match judge_acquire(old, clock_ms, acquire) {
         AcquireVerdict::Settled(answer) => Ok(answer),
         AcquireVerdict::Grant(took_over) => {
-            let token = counters.next_token();
+            let mut token = counters.next_token();
+            if seeded(SeededBug::TokenPerRecord) {
+                token = Token::after(old.map_or(0, |old| old.token.get()));
+            }
             assert!(old.is_none_or(|old| old.token < token), "I2: tokens strictly increase");
             let lease_until_ms = time::after(clock_ms, acquire.lease_ms);
             let ttl_until_ms = time::after(clock_ms, acquire.ttl_ms);
@@ -195,7 +210,9 @@ fn held(record: Option<&Record>, clock_ms: u64, token: Token) -> Held<'_> {
     let Some(record) = visible(record, clock_ms) else { return Held::Lost(LeaseLost::Absent) };
     let current_token = record.token;
     match &record.state {
-        State::InProgress { ttl_ms, .. } if current_token == token => {
+        State::InProgress { ttl_ms, .. }
+            if current_token == token || seeded(SeededBug::TokenNotChecked) =>
+        {
             Held::Mine { record, ttl_ms: *ttl_ms }
         }
         State::InProgress { .. } => Held::Lost(LeaseLost::Stolen { current_token }),
@@ -260,7 +277,9 @@ fn apply_extend<S: Store>(
         Held::Mine { record, .. } => {
             let renewed = renew(record, clock_ms, extend.lease_ms);
             let Some((new, lease_until_ms, _)) = renewed else { unreachable!() };
-            store.replace(&extend.name, old.as_deref(), Some(new))?;
+            if !seeded(SeededBug::StealIgnoresExtend) {
+                store.replace(&extend.name, old.as_deref(), Some(new))?;
+            }
             Ok(Answer::Extended { token: extend.token, lease_until_ms })
         }
     }
@@ -278,6 +297,7 @@ fn apply_purge<S: Store>(clock_ms: u64, store: &mut S, purge: &Purge) -> Result<
     for name in due.iter().take(limit) {
         let old = store.get(name)?;
         let due = old.as_ref().is_some_and(|old| time::has_passed(old.deadline_ms(), clock_ms));
+        let due = due || seeded(SeededBug::PurgeByStaleIndex);
         assert!(due, "I10: the deadline index holds {name}, which is not purgeable");
         bytes = bytes.saturating_add(old.as_ref().map_or(0, |old| old.size()));
         if deleted > 0 && bytes > PURGE_BYTES {

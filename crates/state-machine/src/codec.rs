@@ -7,6 +7,8 @@ use bincode::Options;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::seeded::{SeededBug, seeded};
+
 /// Largest encoding, in bytes: an entry with one command of every limit, and room.
 pub const ENCODED_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -110,7 +112,7 @@ pub fn unseal<T: DeserializeOwned>(known: u8, bytes: &[u8]) -> Result<T, DecodeE
     }
     let stored = u32::from_le_bytes([a, b, c, d]);
     let computed = crc32c::crc32c(body);
-    if computed != stored {
+    if computed != stored && !seeded(SeededBug::DamageServed) {
         return Err(DecodeError::Checksum { computed, stored });
     }
     decode(body)

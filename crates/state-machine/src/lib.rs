@@ -94,6 +94,7 @@ pub mod limits;
 mod name;
 mod payload;
 mod record;
+pub mod seeded;
 pub mod snapshot;
 mod store;
 mod text;
