@@ -16,6 +16,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tenure_state_machine::seeded::{SeededBug, seeded};
+
 use crate::clock::Clock;
 
 /// What one node knows of the leader's time.
@@ -138,7 +140,11 @@ impl LeaderTime {
             state.learn(before);
         }
         let estimate = state.estimate.map_or(0, |estimate| estimate.ms_at(now));
-        state.anchor = Some(Reading { term, ms: estimate.max(clock_ms), at: now });
+        let mut ms = estimate.max(clock_ms);
+        if seeded(SeededBug::StampNotClamped) {
+            ms = self.clock.unix_ms();
+        }
+        state.anchor = Some(Reading { term, ms, at: now });
     }
 
     /// This node does not lead any more.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tenure_api::frame::{Ask, Decided, Phase, Reply, Waited};
 use tenure_api::{Refusal, View};
+use tenure_state_machine::seeded::{SeededBug, seeded};
 use tenure_state_machine::{
     Acquire, AcquireVerdict, Answer, At, Command, Name, Record, Replay, State, Token,
     judge_acquire, time, visible,
@@ -100,7 +101,11 @@ impl Local {
             // What is rare is boxed, or every request would have room for it.
             Ask::Batch(commands) => Box::pin(self.batch(commands.clone(), deadlines.answer)).await,
             Ask::Get { name, .. } => {
-                let (record, applied) = Box::pin(self.read(name, deadlines.answer)).await?;
+                let (record, applied) = if seeded(SeededBug::GetWithoutReadIndex) {
+                    self.state.read(name)?
+                } else {
+                    Box::pin(self.read(name, deadlines.answer)).await?
+                };
                 let view = visible(record, applied.clock_ms).map(|record| View::from(&*record));
                 Ok(Reply::Record { view, at: read_at(applied) })
             }
@@ -184,6 +189,9 @@ impl Local {
         let decided = self.try_acquire(acquire, deadlines.answer).await?;
         let refused = matches!(decided.answer, Answer::InProgress { .. });
         match deadlines.wait {
+            Some(wait) if refused && seeded(SeededBug::DeadWaiterGranted) => {
+                self.wait_without_caller(acquire.clone(), wait, deadlines.answer).await
+            }
             Some(wait) if refused => {
                 Box::pin(self.wait_to_acquire(acquire, wait, deadlines.answer)).await
             }
@@ -256,6 +264,19 @@ impl Local {
             }
             self.sleep(&place, place.is_front(), seen.0.as_deref(), wait).await;
         }
+    }
+
+    /// Bug 21: goes on when nobody waits for its answer any more.
+    async fn wait_without_caller(
+        &self,
+        acquire: Acquire,
+        wait: Instant,
+        deadline: Instant,
+    ) -> Answered<Decided> {
+        let local = self.clone();
+        let waits = async move { local.wait_to_acquire(&acquire, wait, deadline).await };
+        let waited = tokio::spawn(waits).await;
+        waited.unwrap_or(Err(Unanswered::Refused(Refusal::OutcomeUnknown)))
     }
 
     /// Observes a record until it is COMPLETE, absent or without a live lease.

@@ -10,6 +10,7 @@ use tenure_api::frame::{Change, Reply};
 use tenure_api::{
     ClusterStatus, Member as MemberStatus, MemberRole, Node as Address, NodeRole, Refusal,
 };
+use tenure_state_machine::seeded::{SeededBug, seeded};
 use tenure_storage::{LogId, Member, Raft, StateStore, TypeConfig};
 use tokio::time::{Instant, timeout_at};
 
@@ -55,7 +56,8 @@ impl Members {
             let why = "is a member already, under other addresses: use a new id";
             return if same { Ok(()) } else { Err(invalid("id", why)) };
         }
-        if self.state.removed_members().contains(&node.id) {
+        let was_removed = self.state.removed_members().contains(&node.id);
+        if was_removed && !seeded(SeededBug::WipedNodeRejoins) {
             return Err(invalid("id", "was a member before and was removed: use a new id"));
         }
         let member = Member { http: node.http.clone(), rpc: node.rpc.clone() };

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use openraft::ReadPolicy;
+use openraft::async_runtime::WatchReceiver;
+use openraft::{Instant as _, ReadPolicy};
+use tenure_state_machine::seeded::{SeededBug, seeded};
 use tenure_storage::{Raft, StateStore};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -88,6 +90,9 @@ impl Rounds {
 
 async fn round(raft: &Raft, state: &StateStore, limit: Duration, together: Vec<Ask>) {
     let confirmed = async {
+        if seeded(SeededBug::ReadOnClockLease) && holds_clock_lease(raft, limit) {
+            return Some(());
+        }
         let linearizer = raft.get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
         let index = linearizer.read_log_id().index();
         state.watch_applied().wait_for(|applied| applied.index >= index).await.ok()?;
@@ -98,4 +103,10 @@ async fn round(raft: &Raft, state: &StateStore, limit: Duration, together: Vec<A
             let _gone = ask.send(());
         }
     }
+}
+
+/// Bug 2: a majority has answered within `limit`, which is longer than an election takes.
+fn holds_clock_lease(raft: &Raft, limit: Duration) -> bool {
+    let acked = raft.metrics().borrow_watched().last_quorum_acked;
+    acked.is_some_and(|acked| acked.elapsed() < limit)
 }

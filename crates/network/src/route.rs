@@ -8,6 +8,7 @@ use std::time::Duration;
 use tenure_api::frame::{Ask, Consistency, Reply};
 use tenure_api::{Node as Address, Refusal};
 use tenure_state_machine::Command;
+use tenure_state_machine::seeded::{SeededBug, seeded};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -63,6 +64,12 @@ impl Router {
             Ok(_room) => self.answer(&ask, budget, reach).await,
             Err(refusal) => Err(refusal),
         };
+        let reply = match reply {
+            Err(Refusal::OutcomeUnknown) if seeded(SeededBug::UnknownSaidRefused) => {
+                Err(Refusal::NoLeader)
+            }
+            reply => reply,
+        };
         if reach != Reach::Forwarded {
             self.metrics.answered(&ask, reply.as_ref());
         }
@@ -109,6 +116,7 @@ impl Router {
             } else if let Some(leader) = now.other {
                 match self.there(&leader, ask, deadlines).await {
                     Forwarded::Answered(reply) => return reply,
+                    Forwarded::Silence if seeded(SeededBug::RetryAppliedTwice) => {}
                     Forwarded::Silence if is_write(ask) => return Err(Refusal::OutcomeUnknown),
                     Forwarded::Silence | Forwarded::NotRun => {}
                 }
@@ -129,7 +137,11 @@ impl Router {
     async fn there(&self, leader: &Address, ask: &Ask, deadlines: Deadlines) -> Forwarded {
         self.metrics.forwarded.inc();
         let ask = with_what_is_left(ask.clone(), deadlines.wait);
-        self.forwarder.forward(&leader.rpc, ask, deadlines.answer).await
+        let mut deadline = deadlines.answer;
+        if seeded(SeededBug::RetryAppliedTwice) {
+            deadline = deadline.min(Instant::now() + 10 * PAUSE);
+        }
+        self.forwarder.forward(&leader.rpc, ask, deadline).await
     }
 }
 

@@ -16,6 +16,7 @@ use openraft::raft::StreamAppendError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tenure_client::wire::{self, Frames};
 use tenure_client::{ReadHalf, WriteHalf};
+use tenure_state_machine::seeded::{SeededBug, seeded};
 use tenure_storage::{Raft, Receiver, SeenVoters, SnapshotMeta, StateStore, TypeConfig, Vote};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, watch};
@@ -131,6 +132,9 @@ impl PeerService {
             PeerMessage::SnapshotEnd { vote, meta } => {
                 let received = receiving.take().ok_or("no snapshot was begun")?;
                 self.install(received, vote, *meta).await?
+            }
+            PeerMessage::HaveYouSeen { .. } if seeded(SeededBug::WipedNodeRejoins) => {
+                PeerAnswer::Seen(false)
             }
             PeerMessage::HaveYouSeen { node_id } => PeerAnswer::Seen(self.seen.contains(node_id)),
         })

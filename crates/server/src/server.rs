@@ -14,6 +14,7 @@ use hyper::Method;
 use tenure_api::{ClusterStatus, Node as Address};
 use tenure_network::clock::RealClock;
 use tenure_network::{Admission, Node, PeerTcp, Setup};
+use tenure_state_machine::seeded;
 use tenure_storage::{Disk, Member, Storage};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,6 +37,7 @@ const JOIN_RETRY: Duration = Duration::from_millis(500);
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = args.resolve()?;
     trace(&config)?;
+    warn_of_seeded_bug()?;
     end_on_panic();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if config.worker_threads > 0 {
@@ -55,6 +57,14 @@ fn trace(config: &Config) -> anyhow::Result<()> {
     match config.log_format {
         LogFormat::Text => lines.with_ansi(false).init(),
         LogFormat::Json => lines.json().init(),
+    }
+    Ok(())
+}
+
+/// A node that is wrong on purpose says so, first of all.
+fn warn_of_seeded_bug() -> anyhow::Result<()> {
+    if let Some(bug) = seeded::planted()? {
+        tracing::warn!(bug, "THIS NODE HAS A SEEDED BUG: it is wrong on purpose, for tests alone");
     }
     Ok(())
 }

@@ -20,9 +20,10 @@ use futures_util::{Stream, StreamExt, stream};
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
+use tenure_state_machine::seeded::{SeededBug, seeded};
 use tokio::sync::{oneshot, watch};
 
-use crate::disk::{Batch, Database, Family};
+use crate::disk::{Batch, Database, Durability, Family};
 use crate::fail::FailStop;
 use crate::observe::LogCounters;
 use crate::open::DirLock;
@@ -286,6 +287,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let mut batch = Batch::default();
         batch.put(Family::Meta, VOTE, stored::seal(vote)?);
+        if seeded(SeededBug::VoteNotFsynced) {
+            self.shared.write().vote = Some(*vote);
+            let written = self.shared.db.write(batch, Durability::Buffered);
+            return self.shared.fail.guard("the log could not be written", written);
+        }
         self.write_through(batch, |memory| memory.vote = Some(*vote)).await
     }
 

@@ -11,6 +11,8 @@ use rocksdb::{
     DBRawIterator, DBRecoveryMode, Options, ReadOptions, WriteBatch, WriteOptions,
 };
 
+use tenure_state_machine::seeded::{SeededBug, seeded};
+
 use crate::disk::{Batch, Change, Database, Disk, Durability, Family, Layout, Visit};
 
 /// Memory for a family's unflushed writes, in bytes.
@@ -42,6 +44,9 @@ impl RocksDisk {
             Layout::Log => {
                 // The default would stop at a flipped bit and drop acknowledged entries behind it.
                 options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+                if seeded(SeededBug::HoleSkipped) {
+                    options.set_wal_recovery_mode(DBRecoveryMode::SkipAnyCorruptedRecord);
+                }
                 options.set_max_total_wal_size(WAL_BYTES);
             }
             // One flush covers all families, or the deadline index could be of another moment.
@@ -200,13 +205,18 @@ impl Rocks {
 
     fn iterator(&self, family: Family) -> io::Result<DBRawIterator<'_>> {
         let mut options = ReadOptions::default();
-        options.set_verify_checksums(true);
+        options.set_verify_checksums(!seeded(SeededBug::DamageServed));
         Ok(self.db.raw_iterator_cf_opt(self.handle(family)?, options))
     }
 }
 
 impl Database for Rocks {
     fn get(&self, family: Family, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        if seeded(SeededBug::DamageServed) {
+            let mut options = ReadOptions::default();
+            options.set_verify_checksums(false);
+            return self.db.get_cf_opt(self.handle(family)?, key, &options).map_err(error);
+        }
         self.db.get_cf(self.handle(family)?, key).map_err(error)
     }
 

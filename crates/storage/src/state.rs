@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
+use tenure_state_machine::seeded::{SeededBug, seeded};
 use tenure_state_machine::{Name, Record, snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -256,7 +257,8 @@ impl StateStore {
     async fn step(&self, step: Vec<EntryResponder<TypeConfig>>) -> io::Result<()> {
         let Some(last) = step.last().map(|(entry, _)| entry.log_id) else { return Ok(()) };
         self.log.durable_through(last.index).await?;
-        if steps::has_purge(&step) {
+        let purges = steps::has_purge(&step);
+        if purges && !seeded(SeededBug::PurgeByStaleIndex) {
             self.behind.settle().await?;
         }
         let started = Instant::now();
@@ -266,6 +268,9 @@ impl StateStore {
         self.shared.counters.seconds.observe(started.elapsed().as_secs_f64());
         for (responder, answers) in answered {
             responder.send(answers);
+        }
+        if purges && seeded(SeededBug::PurgeByStaleIndex) {
+            self.behind.settle().await?;
         }
         self.behind.relieve(young_bytes).await
     }

@@ -24,7 +24,7 @@ use output::Format;
 /// A caller acquires a record named by scope and key, runs its action under the lease, and
 /// completes the record with the result, which every duplicate is handed instead.
 #[derive(Debug, Parser)]
-#[command(name = "tenure", version, propagate_version = true, after_long_help = EXIT_CODES)]
+#[command(name = "tenure", version = VERSION, propagate_version = true, after_long_help = EXIT_CODES)]
 pub(crate) struct Cli {
     /// What to print: for people, or the HTTP body as one line of JSON
     #[arg(short, long, global = true, env = "TENURE_OUTPUT", value_enum, default_value_t)]
@@ -32,6 +32,13 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+/// A build that can be wrong on purpose says so.
+const VERSION: &str = if tenure_state_machine::seeded::BUILT_IN {
+    concat!(env!("CARGO_PKG_VERSION"), " with seeded bugs: for tests alone")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
 
 const EXIT_CODES: &str = "\
 Exit codes:

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use openraft::storage::IOFlushed;
+use tenure_state_machine::seeded::{SeededBug, seeded};
 use tokio::sync::oneshot;
 
 use crate::disk::{Batch, Durability, Family};
@@ -72,8 +73,9 @@ impl Work for Groups {
             let last = group.last().map_or(0, |write| write.sequence);
             add_committed(shared, last, &mut batch)?;
             let bytes = batch.bytes;
-            shared.counters.time(entries, bytes, || shared.db.write(batch, Durability::Synced))
+            shared.counters.time(entries, bytes, || shared.db.write(batch, durability()))
         });
+        let written = if seeded(SeededBug::FsyncErrorIgnored) { Ok(()) } else { written };
         let written = shared.fail.guard("the log could not be written", written);
         finish(shared, group, &written);
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -88,6 +90,14 @@ impl Work for Groups {
             drop(shared.fail.guard("the log could not be written", written));
         }
     }
+}
+
+/// L2: a group is on disk before it is reported.
+fn durability() -> Durability {
+    if seeded(SeededBug::AcknowledgedBeforeFsync) {
+        return Durability::Buffered;
+    }
+    Durability::Synced
 }
 
 /// The committed id needs no sync of its own: without it a restart applies a little less until a

@@ -5,9 +5,10 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use openraft::EntryPayload;
 use openraft::storage::{ApplyResponder, EntryResponder};
+use tenure_state_machine::seeded::{SeededBug, seeded};
 use tenure_state_machine::{Answers, Command, Name, apply};
 
-use crate::disk::Durability;
+use crate::disk::{Batch, Durability};
 use crate::observe::Changes;
 use crate::txn::Txn;
 use crate::types::{Applied, LogEntry, StoredMembership, TypeConfig};
@@ -110,7 +111,7 @@ impl Shared {
             }
             (Arc::clone(&live.db), live.hot.freeze(), live.meta.clone())
         };
-        let (batch, first_place) = hot::batch(&frozen, &meta)?;
+        let (mut batch, first_place) = hot::batch(&frozen, &meta)?;
         drop(frozen);
         if let Some(first) = first_place {
             let mut live = self.live_mut();
@@ -118,11 +119,24 @@ impl Shared {
                 live.first_place = first;
             }
         }
+        if seeded(SeededBug::HalfBatchApplied) {
+            let half = batch.changes.split_off(batch.changes.len() / 2);
+            db.write(std::mem::take(&mut batch), Durability::Buffered)?;
+            batch.changes = half;
+        }
         db.write(batch, Durability::Buffered)?;
         *at = meta;
         let forgotten = self.live_mut().hot.written();
         drop(forgotten);
         Ok(())
+    }
+
+    /// Bug 9: the database says that it is up to date, and is not.
+    pub(super) fn claim_written(&self) -> io::Result<()> {
+        let live = self.live();
+        let mut batch = Batch::default();
+        live.meta.write(&mut batch)?;
+        live.db.write(batch, Durability::Buffered)
     }
 
     /// A4. Before the first observer there is nobody to tell.

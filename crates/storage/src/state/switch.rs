@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
+use tenure_state_machine::seeded::{SeededBug, seeded};
+
 use crate::disk::{Database, Disk, Layout, UNFINISHED};
 use crate::snapshot::Snapshot;
 use crate::types::SnapshotMeta;
@@ -22,13 +24,27 @@ impl Shared {
     pub(super) fn build(&self) -> io::Result<Arc<Snapshot>> {
         self.fail.check()?;
         let scratch = self.snapshots.scratch()?;
-        drop(self.write_behind()?);
+        if seeded(SeededBug::SnapshotOmitsLastKeys) {
+            self.claim_written()?;
+        } else {
+            drop(self.write_behind()?);
+        }
         let db = Arc::clone(&self.live().db);
         db.checkpoint(&scratch)?;
         let snapshot = self.snapshots.finish(scratch)?;
         self.keep(&snapshot);
         self.counters.snapshots_built.inc();
         Ok(snapshot)
+    }
+
+    /// Where bugs about installed snapshots are seeded.
+    fn seed_installed(&self, meta: &mut Meta) {
+        if seeded(SeededBug::TokenNotInSnapshot) {
+            meta.counters.last_token = 0;
+        }
+        if seeded(SeededBug::MembershipNotInSnapshot) {
+            meta.membership = Arc::clone(&self.live().meta.membership);
+        }
     }
 
     fn keep(&self, snapshot: &Arc<Snapshot>) {
@@ -60,7 +76,8 @@ impl Shared {
         self.disk.remove(&scratch)?;
         self.disk.copy_checkpoint(snapshot.dir(), &scratch)?;
         self.disk.rename(&scratch, &dir)?;
-        let live = Live::load(self.disk.open(&dir, Layout::State)?, generation)?;
+        let mut live = Live::load(self.disk.open(&dir, Layout::State)?, generation)?;
+        self.seed_installed(&mut live.meta);
         let applied = live.meta.applied();
         let old = {
             let mut at = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
