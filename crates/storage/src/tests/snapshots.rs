@@ -1,19 +1,20 @@
 //! Snapshots: built, sent, installed, replaced, and what a crash leaves of them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use openraft::RaftLogReader;
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
+use openraft::{EntryPayload, Membership, RaftLogReader};
 use rand::RngExt;
 
 use super::generate::{Entries, blank, log_id, rng};
 use super::node::{Node, dir};
 use super::reference::Reference;
 use crate::disk::Disk as _;
-use crate::{Chunk, Disk, LogEntry, SimulatedDisk, Snapshot};
+use crate::{Chunk, Disk, LogEntry, Member, SimulatedDisk, Snapshot};
 
 fn entries(seed: u64, count: u64) -> Vec<LogEntry> {
     let mut draw = Entries::new(seed);
@@ -80,7 +81,7 @@ async fn snapshots_built_while_apply_goes_on_are_of_an_exact_prefix() {
 #[tokio::test]
 async fn a_snapshot_gives_another_node_the_same_state() {
     let entries = entries(11, 200);
-    let mut reference = Reference::of(&entries[..150]);
+    let reference = Reference::of(&entries[..150]);
     for behind in [0, 90] {
         let leader = filled(&SimulatedDisk::default(), &entries[..150]).await;
         let snapshot = leader.build().await.unwrap();
@@ -95,8 +96,14 @@ async fn a_snapshot_gives_another_node_the_same_state() {
         assert_eq!(leader.storage.state.hash(&snapshot).unwrap(), (index, term, hash));
         assert_eq!(disk.list(&dir().join("snapshots")).unwrap().len(), 1);
         assert_eq!(disk.list(&dir().join("state")).unwrap(), ["2"]);
+        // I9: it goes on as one that has applied everything.
+        node.storage.log.clone().purge(log_id(1, 149)).await.unwrap();
+        node.append(entries[150..].to_vec()).await.unwrap();
+        node.apply(entries[150..].to_vec()).await.unwrap();
+        let hash = node.storage.state.hash(&node.build().await.unwrap()).unwrap().2;
+        assert_eq!(hash, Reference::of(&entries).hash());
     }
-    reference = Reference::of(&entries);
+    let reference = Reference::of(&entries);
     let path = tempfile::tempdir().unwrap();
     let real = Disk::real();
     let leader = Node::open_at(&real, &path.path().join("1")).unwrap();
@@ -344,4 +351,41 @@ async fn a_vote_is_read_back_after_an_install() {
     let snapshot = leader.build().await.unwrap();
     node.install(node.receive(&snapshot).unwrap()).await.unwrap();
     assert_eq!(log.read_vote().await.unwrap(), Some(crate::Vote::new_committed(4, 2)));
+}
+
+/// An entry that makes these the voters.
+fn members(index: u64, ids: &[u64]) -> LogEntry {
+    let nodes: BTreeMap<u64, Member> = ids.iter().map(|id| (*id, Member::default())).collect();
+    let voters: BTreeSet<u64> = ids.iter().copied().collect();
+    let membership = Membership::new(vec![voters], nodes).unwrap();
+    LogEntry { log_id: log_id(1, index), payload: EntryPayload::Membership(membership) }
+}
+
+/// A5, S1: of the same moment as the records, for the next start and the next snapshot too.
+#[tokio::test]
+async fn an_installed_snapshot_brings_its_membership_and_who_was_removed() {
+    let (disk, before) = (SimulatedDisk::default(), [members(0, &[1, 2, 3])]);
+    let node = filled(&disk, &before).await;
+    let after = [before.to_vec(), vec![members(1, &[1, 3, 4])], entries(4, 20)[2..].to_vec()];
+    let leader = filled(&SimulatedDisk::default(), &after.concat()).await;
+    let snapshot = leader.build().await.unwrap();
+    let wanted = snapshot.meta().last_membership.clone();
+    assert_eq!(*wanted.log_id(), Some(log_id(1, 1)));
+    node.install(node.receive(&snapshot).unwrap()).await.unwrap();
+    node.storage.log.clone().purge(log_id(1, 19)).await.unwrap();
+    let check = async |node: &Node| {
+        let (applied, membership) = node.storage.state.clone().applied_state().await.unwrap();
+        assert_eq!((applied, membership), (Some(log_id(1, 19)), wanted.clone()));
+        assert_eq!(node.storage.state.removed_members(), BTreeSet::from([2]));
+        assert_eq!(node.build().await.unwrap().meta().last_membership, wanted);
+    };
+    check(&node).await;
+    node.append(vec![blank(1, 20)]).await.unwrap();
+    node.apply(vec![blank(1, 20)]).await.unwrap();
+    let again = node.build().await.unwrap();
+    assert_eq!(again.meta().last_membership, wanted);
+    drop((node, again));
+    let node = Node::open(&disk).unwrap();
+    let (_, membership) = node.storage.state.clone().applied_state().await.unwrap();
+    assert_eq!(membership, wanted);
 }
