@@ -21,6 +21,9 @@ use crate::http::Connection;
 /// How long an answer over HTTP is waited for: a little more than a node takes for one.
 const ANSWER: Duration = Duration::from_secs(4);
 
+/// Why the outcome of a send is unknown whose sender did not wait for it.
+pub const HUNG_UP: &str = "hung up";
+
 /// What a send asks.
 #[derive(Debug, Clone)]
 pub struct Send {
@@ -84,6 +87,14 @@ impl Door {
         Self::Native(Box::new(Native { client, runtime }))
     }
 
+    /// Sends on a connection of its own, and closes that when there is no answer so soon.
+    pub fn hang_up(&mut self, send: &Send, after: Duration, rng: &mut impl rand::Rng) -> Outcome {
+        match self {
+            Self::Http(http) => http.hang_up(send, after, rng),
+            Self::Native(_) => Outcome::Refused("frames are not hung up on".to_owned()),
+        }
+    }
+
     /// Sends, and says what may be concluded.
     pub fn send(&mut self, send: &Send, rng: &mut impl rand::Rng) -> Outcome {
         match self {
@@ -113,6 +124,18 @@ impl Http {
             }
             Err(error) => Outcome::Unknown(error.to_string()),
         }
+    }
+}
+
+impl Http {
+    fn hang_up(&mut self, send: &Send, after: Duration, rng: &mut impl rand::Rng) -> Outcome {
+        let opened = Connection::open(self.nodes.choose(rng).unwrap());
+        let mut connection = match opened {
+            Ok(open) => open,
+            Err(error) => return Outcome::Refused(format!("not connected: {error}")),
+        };
+        connection.stream().set_read_timeout(Some(after)).unwrap();
+        exchange(&mut connection, send).unwrap_or_else(|_| Outcome::Unknown(HUNG_UP.to_owned()))
     }
 }
 

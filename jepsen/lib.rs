@@ -46,6 +46,7 @@ use tokio::time::Instant;
 pub mod check;
 pub mod cluster;
 pub mod door;
+pub mod hang_ups;
 pub mod history;
 pub mod http;
 pub mod load;

@@ -11,6 +11,7 @@
     reason = "a harness that fails says so by a panic, and what it did by lines"
 )]
 
+mod aimed;
 mod bad_disks;
 mod disks;
 mod fleet;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use tenure_jepsen::hang_ups;
 use tenure_jepsen::history::{self, History};
 use tenure_jepsen::verify::{self, floors};
 
@@ -197,6 +199,9 @@ fn run(arguments: &Arguments, rung: Rung) -> io::Result<ExitCode> {
     report.troubles.append(&mut faults.troubles);
 
     let events = history.events();
+    if workload == Workload::HangUps && !arguments.nemesis.iter().any(|one| one.hides_hang_ups()) {
+        hang_ups::never_granted(&events).iter().for_each(|text| report.found(text));
+    }
     let mut seen = floors::seen(&events);
     seen.count("effects", left.effects);
     seen.count("effects fenced", left.effects_fenced);

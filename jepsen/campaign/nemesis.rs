@@ -11,6 +11,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use tenure_jepsen::http;
 
+use crate::aimed;
 use crate::bad_disks::{self, Failing, Fault};
 use crate::disks;
 use crate::fleet::Fleet;
@@ -69,6 +70,12 @@ pub(crate) enum Nemesis {
     Membership,
     /// Snapshots, again and again.
     Snapshot,
+    /// The leader hears nobody, and all hear it.
+    Deaf,
+    /// One follower does not hear the leader, who hears it.
+    Mute,
+    /// The leader is killed while the clocks of all others are behind.
+    Skew,
 }
 
 /// What undoes a fault.
@@ -83,6 +90,7 @@ pub(crate) enum Heal {
     Power(Vec<u64>),
     Room(u64),
     Disks(Failing),
+    All(Vec<Heal>),
 }
 
 /// What came of the wish to do a fault.
@@ -99,10 +107,15 @@ pub(crate) enum Attempt {
 /// Disk faults exclude each other, and the loss of a kill. What Raft rests on must hold for all
 /// nodes but one while that one is damaged: nothing else goes on then.
 pub(crate) fn may_overlap(a: Nemesis, b: Nemesis) -> bool {
-    let disk = |one: Nemesis| one.hurts_disks() || matches!(one, Nemesis::Kill | Nemesis::Memory);
+    let disk = |one: Nemesis| {
+        one.hurts_disks() || matches!(one, Nemesis::Kill | Nemesis::Skew | Nemesis::Memory)
+    };
+    let cut = |one| matches!(one, Nemesis::Partition | Nemesis::Deaf | Nemesis::Mute);
+    let clock = |one| matches!(one, Nemesis::Clock | Nemesis::Skew);
     let alone = |one| matches!(one, Nemesis::Damage | Nemesis::LyingDisk);
     let either = |is: &dyn Fn(Nemesis) -> bool| is(a) || is(b);
-    a != b && !either(&alone) && !(disk(a) && disk(b))
+    let both = |is: &dyn Fn(Nemesis) -> bool| is(a) && is(b);
+    a != b && !either(&alone) && !both(&disk) && !both(&cut) && !both(&clock)
 }
 
 impl Nemesis {
@@ -135,6 +148,9 @@ impl Nemesis {
             | Self::LyingDisk
             | Self::Damage
             | Self::Membership
+            | Self::Deaf
+            | Self::Mute
+            | Self::Skew
             | Self::Snapshot => None,
         }
     }
@@ -145,7 +161,7 @@ impl Nemesis {
 
     /// Whether it needs the preloaded library.
     pub(crate) fn is_preloaded(self) -> bool {
-        self == Self::Clock || self.fails_disks()
+        self.sets_clocks() || self.fails_disks()
     }
 
     fn fails_disks(self) -> bool {
@@ -157,6 +173,27 @@ impl Nemesis {
                 | Self::ShortWrite
                 | Self::SlowDisk
                 | Self::LyingDisk
+        )
+    }
+
+    /// Whether it sets clocks.
+    pub(crate) fn sets_clocks(self) -> bool {
+        matches!(self, Self::Clock | Self::Skew)
+    }
+
+    /// Whether it may keep a leader from learning that a waiter has hung up.
+    pub(crate) fn hides_hang_ups(self) -> bool {
+        matches!(
+            self,
+            Self::Partition | Self::Lossy | Self::Slow | Self::Pause | Self::Deaf | Self::Mute
+        )
+    }
+
+    /// Whether it ends a leadership.
+    pub(crate) fn deposes(self) -> bool {
+        matches!(
+            self,
+            Self::Partition | Self::Kill | Self::Pause | Self::PowerCut | Self::Deaf | Self::Skew
         )
     }
 
@@ -214,6 +251,9 @@ impl Nemesis {
             Self::LyingDisk => Fault::Lie.install(fleet, rng),
             Self::Damage => bad_disks::damage(fleet, rng),
             Self::Membership => members::churn(fleet, rng),
+            Self::Deaf => aimed::deaf(fleet),
+            Self::Mute => aimed::mute(fleet, rng),
+            Self::Skew => aimed::skew(fleet),
             Self::Snapshot => {
                 let taken = fleet.members.iter().filter(|member| member.is_up()).filter(|member| {
                     let http = fleet.http(member.host);
@@ -278,6 +318,7 @@ impl Heal {
                 fleet.launch(id)
             }
             Self::Disks(failing) => failing.heal(fleet),
+            Self::All(heals) => heals.into_iter().try_for_each(|heal| heal.heal(fleet)),
         }
     }
 }

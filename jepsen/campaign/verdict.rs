@@ -103,14 +103,7 @@ impl Report {
                 self.not_tested.push(format!("{name} was not installed: {why}"));
             }
         }
-        let deposes = |nemesis: &&Nemesis| {
-            matches!(
-                nemesis,
-                Nemesis::Partition | Nemesis::Kill | Nemesis::Pause | Nemesis::PowerCut
-            )
-        };
-        let deposed = nemeses.iter().filter(deposes).any(|nemesis| installed(&nemesis.name()) > 0);
-        if deposed && self.seen.of("fail-overs") == 0 {
+        if nemeses.iter().any(|nemesis| nemesis.deposes()) && self.seen.of("fail-overs") == 0 {
             self.not_tested.push("no leader failed over".to_owned());
         }
     }

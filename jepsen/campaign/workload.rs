@@ -20,6 +20,8 @@ use tenure_jepsen::sink::Sink;
 
 use crate::fleet::Endpoints;
 
+mod waiters;
+
 /// The scope of all records.
 const SCOPE: &str = "run";
 /// Keys at a time.
@@ -55,6 +57,8 @@ pub(crate) enum Workload {
     Membership,
     /// Holders that sleep through their lease and wake: what they do then is refused.
     Paused,
+    /// Waiters that hang up: none of them is granted the record later.
+    HangUps,
 }
 
 /// How often which command, in parts of the whole, and for how long.
@@ -96,7 +100,7 @@ impl Workload {
                 wait_ms: 600,
                 ..mix
             }),
-            Self::Dedup | Self::Durability | Self::Paused => None,
+            Self::Dedup | Self::Durability | Self::Paused | Self::HangUps => None,
         }
     }
 
@@ -118,6 +122,7 @@ impl Workload {
             Self::Expiry => &[("grants", 40), ("steals", 20)],
             Self::Dedup => &[("completions", 15), ("replays", 30), ("steals", 1)],
             Self::Durability => &[("completions", 40), ("replays", 40)],
+            Self::HangUps => &[("hang-ups", 20), ("grants", 10), ("releases", 10)],
             Self::Paused => &[("steals", 5), ("late writes refused", 5), ("effects fenced", 3)],
         }
     }
@@ -288,6 +293,7 @@ impl Worker {
         while !self.stops() {
             match self.shared.workload.mix() {
                 Some(mix) => self.one_of(&mix),
+                None if self.shared.workload == Workload::HangUps => self.keep_waiting(),
                 None => self.deliver(),
             }
             self.pause();
@@ -309,10 +315,19 @@ impl Worker {
     }
 
     fn send(&mut self, key: &str, op: Op, wait_ms: u64) -> Outcome {
+        self.send_as(key, op, |door, rng, send| door.send(&Send { wait_ms, ..send }, rng))
+    }
+
+    fn send_as(
+        &mut self,
+        key: &str,
+        op: Op,
+        how: impl FnOnce(&mut Door, &mut StdRng, Send) -> Outcome,
+    ) -> Outcome {
         self.door.follow(&self.shared.endpoints.read().unwrap());
-        let send = Send { scope: SCOPE, key: key.to_owned(), op: op.clone(), wait_ms };
+        let send = Send { scope: SCOPE, key: key.to_owned(), op: op.clone(), wait_ms: 0 };
         let started = self.shared.history.now();
-        let outcome = self.door.send(&send, &mut self.rng);
+        let outcome = how(&mut self.door, &mut self.rng, send);
         let ended = self.shared.history.now();
         let process = self.process;
         let is_answered = matches!(outcome, Outcome::Answered(_));
@@ -320,7 +335,8 @@ impl Worker {
         if outcome.is_unknown() {
             self.process = self.shared.processes.fetch_add(1, Ordering::Relaxed);
         }
-        let event = Event { process, key: send.key, op, started, ended, outcome: outcome.clone() };
+        let key = key.to_owned();
+        let event = Event { process, key, op, started, ended, outcome: outcome.clone() };
         self.shared.history.add(event);
         outcome
     }
@@ -407,6 +423,7 @@ impl Worker {
             | Workload::Lease
             | Workload::Tokens
             | Workload::Expiry
+            | Workload::HangUps
             | Workload::Membership => (8, 6, 8),
         };
         match drawn {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use crate::check::answered;
+use crate::door::HUNG_UP;
 use crate::history::{Event, Op, Outcome};
 
 /// What was seen.
@@ -81,6 +82,8 @@ pub fn seen(events: &[Event]) -> Seen {
         seen.count("sends", 1);
         seen.count("refused", refused.into());
         seen.count("unknown", unknown.into());
+        let hung_up = matches!(&event.outcome, Outcome::Unknown(why) if why == HUNG_UP);
+        seen.count("hang-ups", hung_up.into());
     }
     seen.count("keys", events.iter().map(|event| &event.key).collect::<BTreeSet<_>>().len() as u64);
     seen
