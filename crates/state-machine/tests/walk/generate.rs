@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rand::RngExt as _;
-use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, RngExt as _};
 use tenure_state_machine::{
     Acquire, Attempt, Command, Complete, Entry, Extend, Fingerprint, Holder, Name, Payload, Purge,
     Release, Token, limits,
@@ -27,8 +26,8 @@ const PURGE_LIMITS: [u32; 4] = [1, 1, 2, limits::PURGE_MAX];
 
 /// The generator of a walk's steps.
 #[derive(Debug)]
-pub(crate) struct Steps {
-    rng: Xoshiro256PlusPlus,
+pub(crate) struct Steps<R> {
+    rng: R,
     names: Vec<Name>,
     payloads: Vec<Option<Arc<Payload>>>,
     /// Where the walk's time begins: one walk of sixteen goes over the largest time.
@@ -40,8 +39,8 @@ pub(crate) fn names() -> Vec<Name> {
     NAMES.iter().map(|(scope, key)| Name::new(scope, key).unwrap()).collect()
 }
 
-impl Steps {
-    pub(crate) fn new(mut rng: Xoshiro256PlusPlus) -> Self {
+impl<R: Rng> Steps<R> {
+    pub(crate) fn new(mut rng: R) -> Self {
         let payload = |kind: Option<&str>, body: &str, attributes: &[(&str, &str)]| {
             let attributes: BTreeMap<_, _> = attributes
                 .iter()

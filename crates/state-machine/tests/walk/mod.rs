@@ -12,8 +12,8 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
-use rand::SeedableRng as _;
 use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, SeedableRng as _};
 use tenure_state_machine::{
     Acquire, AcquireVerdict, Answer, Answers, Attempt, Command, Counters, Entry, Holder,
     MemoryStore, Name, Record, State, Store, apply, codec, judge_acquire, snapshot, time, visible,
@@ -57,20 +57,26 @@ struct Machine {
 /// Draws a walk from a seed and walks it. On failure a report: the seed, what is wrong, and a
 /// shrunk script.
 pub(crate) fn walk(seed: u64, steps: usize) -> Result<(Walk, Vec<Step>), String> {
+    let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    walk_with(rng, steps).map_err(|report| format!("seed {seed}, {report}"))
+}
+
+/// The same, from whatever draws.
+pub(crate) fn walk_with(rng: impl Rng, steps: usize) -> Result<(Walk, Vec<Step>), String> {
     let mut walk = Walk::new();
-    let mut generator = generate::Steps::new(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let mut generator = generate::Steps::new(rng);
     let mut done = Vec::with_capacity(steps);
     while done.len() < steps {
         let step = generator.next(&walk.oracle);
         done.push(step.clone());
         if let Err(failure) = caught(|| walk.step(&step)) {
-            return Err(report(seed, &failure, &done));
+            return Err(report(&failure, &done));
         }
     }
     Ok((walk, done))
 }
 
-fn report(seed: u64, failure: &str, steps: &[Step]) -> String {
+fn report(failure: &str, steps: &[Step]) -> String {
     let again = |steps: &[Step]| {
         caught(|| {
             let mut walk = Walk::new();
@@ -80,7 +86,7 @@ fn report(seed: u64, failure: &str, steps: &[Step]) -> String {
     let shrunk = quietly(|| shrink::steps(steps, |steps| again(steps).is_err()));
     let shrunk_failure = again(&shrunk).err().unwrap_or_default();
     format!(
-        "seed {seed}, step {}: {failure}\n\nShrunk to {} steps: {shrunk_failure}\n\n{}",
+        "step {}: {failure}\n\nShrunk to {} steps: {shrunk_failure}\n\n{}",
         steps.len(),
         shrunk.len(),
         shrink::script(&shrunk)
