@@ -59,7 +59,7 @@ mod local;
 mod members;
 mod metrics;
 mod node;
-mod peer;
+pub mod peer;
 mod propose;
 mod purge;
 mod read_index;

@@ -1,7 +1,8 @@
 //! What nodes say to each other, in frames after a hello.
 //!
 //! Votes and heartbeats, appends and snapshots each have a connection of their own, so that a
-//! vote never queues behind a megabyte. THE WIRE FORMAT: a change is a new protocol version.
+//! vote never queues behind a megabyte. THE WIRE FORMAT: a change is a new protocol version. It is
+//! public so that its decoders can be fuzzed.
 
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
@@ -12,14 +13,14 @@ use tenure_storage::{Chunk, SnapshotMeta, TypeConfig, Vote};
 
 /// From the node that dialled.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct PeerFrame {
+pub struct PeerFrame {
     /// The sender's present, if it is an anchored leader.
-    pub(crate) leader_now_ms: Option<u64>,
-    pub(crate) message: PeerMessage,
+    pub leader_now_ms: Option<u64>,
+    pub message: PeerMessage,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum PeerMessage {
+pub enum PeerMessage {
     /// Answered with [`PeerAnswer::Append`].
     Append(AppendEntriesRequest<TypeConfig>),
     /// One of many in flight, answered in order with [`PeerAnswer::Streamed`].
@@ -42,7 +43,7 @@ pub(crate) enum PeerMessage {
 
 /// The answer.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum PeerAnswer {
+pub enum PeerAnswer {
     Append(AppendEntriesResponse<TypeConfig>),
     Streamed(StreamAppendResult<TypeConfig>),
     Vote(VoteResponse<TypeConfig>),
