@@ -14,7 +14,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Which crates of ours each of ours may depend on. Arrows point inwards.
-const INNER: [(&str, &[&str]); 13] = [
+const INNER: [(&str, &[&str]); 14] = [
     ("tenure-state-machine", &[]),
     ("tenure-api", &["tenure-state-machine"]),
     ("tenure-storage", &["tenure-state-machine"]),
@@ -58,13 +58,32 @@ const INNER: [(&str, &[&str]); 13] = [
             "tenure-storage",
         ],
     ),
+    (
+        "tenure-decoders",
+        &[
+            "tenure-api",
+            "tenure-client",
+            "tenure-network",
+            "tenure-state-machine",
+            "tenure-storage",
+        ],
+    ),
 ];
 
 /// Crates that only these of ours may name.
 const ONLY: [(&str, &[&str]); 10] = [
     ("bincode", &["tenure-state-machine"]),
     ("rocksdb", &["tenure-storage"]),
-    ("openraft", &["tenure-storage", "tenure-network", "tenure-tests", "tenure-simulation"]),
+    (
+        "openraft",
+        &[
+            "tenure-storage",
+            "tenure-network",
+            "tenure-tests",
+            "tenure-decoders",
+            "tenure-simulation",
+        ],
+    ),
     ("axum", &["tenure-network", "tenure-tests"]),
     ("anyhow", &["tenure", "tenure-bench"]),
     ("clap", &["tenure", "tenure-bench", "tenure-jepsen", "tenure-simulation"]),
@@ -80,6 +99,7 @@ const ONLY: [(&str, &[&str]); 10] = [
             "tenure-tests",
             "tenure-jepsen",
             "tenure-simulation",
+            "tenure-decoders",
         ],
     ),
     ("turmoil", &["tenure-simulation"]),
