@@ -96,7 +96,7 @@ fn what_a_lying_disk_loses_is_found() {
 #[test]
 fn a_fault_that_cannot_be_had_is_skipped_and_never_passed() {
     let store = TempDir::new().unwrap();
-    let arguments = ["--rung", "loopback", "--seconds", "2", "--nemesis", "power-cut"];
+    let arguments = ["--rung", "loopback", "--seconds", "4", "--nemesis", "power-cut"];
     let output = campaign(store.path(), &arguments);
     assert_eq!(output.status.code(), Some(NOT_TESTED), "{output:?}");
     let verdict = verdict(store.path());
