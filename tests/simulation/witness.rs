@@ -63,6 +63,8 @@ struct Look {
     next: usize,
     built: u64,
     installed: u64,
+    /// It was not looked at before.
+    is_new: bool,
 }
 
 impl Witness {
@@ -98,7 +100,8 @@ impl Witness {
         for (id, seat) in seats {
             let Some(running) = seat.running() else { continue };
             let status = running.node.upgrade().map(|node| node.status());
-            let mut look = self.looks.remove(id).unwrap_or_default();
+            let look = self.looks.remove(id);
+            let mut look = look.unwrap_or(Look { is_new: true, ..Look::default() });
             let looked = self.look(*id, &running, status.as_ref(), &mut look, elapsed);
             self.looks.insert(*id, look);
             if let Err(wrong) = looked {
@@ -115,6 +118,7 @@ impl Witness {
         look: &mut Look,
         elapsed: Duration,
     ) -> Result<(), String> {
+        self.count_snapshots(&running.state, look);
         let applied = running.state.applied();
         let mut committed = applied.index;
         if let Some(status) = status {
@@ -138,12 +142,10 @@ impl Witness {
         if before != applied {
             self.check_records(&running.state, LOOKED_AT, look)?;
         }
-        self.count_snapshots(&running.state, look);
         Ok(())
     }
 
-    /// X2: the node's log up to `committed` is everybody's. What a snapshot has taken the place of
-    /// is X3's.
+    /// X2: the node's log up to `committed` is everybody's.
     fn compare_log(
         &mut self,
         running: &Running,
@@ -252,7 +254,13 @@ impl Witness {
             (counters.snapshots_built.get(), counters.snapshots_installed.get());
         self.seen.count("snapshots built", built - look.built);
         self.seen.count("snapshots installed", installed - look.installed);
-        (look.built, look.installed) = (built, installed);
+        if installed > look.installed || look.is_new {
+            // Below a snapshot that came from elsewhere there may be entries that were never
+            // committed, until the log is purged up to it. The state is X3's.
+            let covers = state.current_snapshot().map_or(0, |snapshot| snapshot.index() + 1);
+            look.compared = look.compared.max(covers);
+        }
+        (look.built, look.installed, look.is_new) = (built, installed, false);
     }
 
     /// X6 and X7, of the clients' history.
