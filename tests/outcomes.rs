@@ -459,7 +459,12 @@ async fn check(cluster: &mut Cluster, history: &[Tried], seed: u64) {
             Told::Refused if state.is_some() => wrong("refused, and there it is"),
             Told::Refused | Told::Unknown => continue,
             Told::Done(decided) => {
-                let Answer::Acquired { token, .. } = decided.answer else { wrong("not acquired") };
+                let Answer::Acquired { token, resumed, .. } = decided.answer else {
+                    wrong("not acquired")
+                };
+                if resumed {
+                    wrong("sent once, and resumed");
+                }
                 let place = (decided.at.index, decided.at.slot.unwrap_or(u32::MAX));
                 if granted.insert(place, token).is_some() || place.0 > at.index {
                     wrong("an impossible place in the log");
@@ -502,6 +507,8 @@ async fn check(cluster: &mut Cluster, history: &[Tried], seed: u64) {
     let found = attempts_in_logs(cluster).await;
     for tried in history {
         let places = found.get(&tried.attempt);
+        let once = places.is_none_or(|places| places.len() == 1);
+        assert!(once, "seed {seed}: sent once, and at {places:?}: {tried:?}");
         match &tried.acquired {
             Told::Refused => assert_eq!(places, None, "seed {seed}: refused: {tried:?}"),
             Told::Done(decided) => {
