@@ -292,7 +292,7 @@ fn edn(value: &Value) -> String {
     }
 }
 
-/// Reads a history that [`write`] wrote. A send without an end may have committed.
+/// Reads a history that [`write()`] wrote. A send without an end may have committed.
 ///
 /// # Errors
 /// The reader's own, and a line that is none of a history, by its number.

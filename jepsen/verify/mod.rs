@@ -5,7 +5,7 @@
 //!   of the log never contradicts the order of real time. It searches nothing.
 //! - [`search`] believes no index. It asks whether *some* order of the sends of a key, each
 //!   between its start and its end, gives the answers that were given, by a model of a record of
-//!   its own ([`model`]). Of `at` it uses the cluster time alone, which says what had expired.
+//!   its own (`model`). Of `at` it uses the cluster time alone, which says what had expired.
 //!
 //! # Rules
 //!
