@@ -113,9 +113,13 @@ fn in_progress(token: u64, holder: &str, granted: u64, index: u64) -> Outcome {
     said(index, None, refusal("in_progress", 409, more))
 }
 
-fn stolen(current: u64, index: u64) -> Outcome {
-    let more = json!({ "reason": "stolen", "current_token": current });
+fn lease_lost(reason: &str, current: u64, index: u64) -> Outcome {
+    let more = json!({ "reason": reason, "current_token": current });
     said(index, Some(0), refusal("lease_lost", 412, more))
+}
+
+fn stolen(current: u64, index: u64) -> Outcome {
+    lease_lost("stolen", current, index)
 }
 
 fn lost() -> Outcome {
@@ -198,6 +202,37 @@ fn an_attempt_that_was_released_may_be_granted_again_unseen() {
         event((4, 5), acquire("a"), lost()),
         event((6, 7), complete(1, "late"), stolen(2, 3)),
     ]);
+}
+
+#[test]
+fn an_unknown_grant_is_as_old_as_its_steal_and_its_end_allow() {
+    let with = |index| {
+        [
+            event((0, 1), acquire("a"), granted(1, 1, None)),
+            event((2, 3), Op::Get, held(1, "a", 1, 2)),
+            event((4, 9), acquire("b"), lost()),
+            event((5, 6), complete(1, "late"), stolen(2, 20)),
+            event((7, 8), Op::Get, absent(index)),
+        ]
+    };
+    // The lease of the first runs until index 6, and fifty later the second is gone.
+    passes(&with(56));
+    finds(&replay::replay(&with(55)), Kind::LostGrant);
+}
+
+#[test]
+fn an_unknown_result_is_kept_for_the_time_that_its_record_has() {
+    let with = |index| {
+        [
+            event((0, 1), acquire("a"), granted(1, 1, None)),
+            event((2, 9), complete(1, "r"), lost()),
+            event((3, 4), Op::Release { token: 1 }, lease_lost("completed", 1, 52)),
+            event((5, 6), Op::Get, absent(index)),
+        ]
+    };
+    // It was complete after index 2.
+    passes(&with(54));
+    both_find(&with(52), Kind::LostComplete);
 }
 
 #[test]

@@ -2,9 +2,11 @@
 //!
 //! Sends that ended unknown have no place in the log. A record's possible states are therefore a
 //! set: before each answer, every unknown send that had begun by then may have been applied or
-//! not. The token and the time that such a send was given are tried from what later answers show
-//! of them, and at both ends of the time that it may have been applied in; only applications that
-//! change the record count, so the set stays small. A token that no answer shows is the next one.
+//! not. The token that such a send was given is one that later answers show, or the next one. The
+//! time is one at which something turns: one that an answer shows, one from which a deadline that
+//! it sets has passed at an answer or has not, one at which a deadline before it passes, and both
+//! ends of the time that it may have been applied in; what lies between two of them is like one of
+//! them. Only applications that change the record count, so the set stays small.
 
 use std::collections::BTreeSet;
 
@@ -151,6 +153,25 @@ impl Possible {
         (after, plain(serde_json::from_slice(&response.body).unwrap_or_default()))
     }
 
+    /// The moments at which time alone changes what may be done with the record.
+    fn deadlines(&self) -> Vec<u64> {
+        match self.record.as_ref().map(|record| &record.state) {
+            None => Vec::new(),
+            Some(State::InProgress { lease_until_ms, ttl_until_ms, .. }) => {
+                vec![*lease_until_ms, *ttl_until_ms]
+            }
+            Some(State::Complete { expires_ms, .. }) => vec![*expires_ms],
+        }
+    }
+
+    /// What a complete that names no ttl inherits.
+    fn ttl_ms(&self) -> Option<u64> {
+        match &self.record.as_ref()?.state {
+            State::InProgress { ttl_ms, .. } => Some(*ttl_ms),
+            State::Complete { .. } => None,
+        }
+    }
+
     /// Whether a record is the same to all who look from a moment on.
     fn looks_like(&self, other: &Self, now_ms: u64) -> bool {
         visible(self.record.as_ref(), now_ms) == visible(other.record.as_ref(), now_ms)
@@ -172,7 +193,7 @@ struct Replay<'a> {
     name: Name,
     answers: Vec<Answered<'a>>,
     unknown: Vec<Unknown>,
-    /// Every moment that an answer shows.
+    /// Every moment at which a deadline may lie, as answers show.
     moments: BTreeSet<u64>,
 }
 
@@ -201,7 +222,7 @@ impl<'a> Replay<'a> {
             let from = answers.iter().rposition(ended_before).map_or(0, |last| last + 1);
             let spans = match &event.op {
                 Op::Acquire { lease_ms, ttl_ms, .. } => BTreeSet::from([0, *lease_ms, *ttl_ms]),
-                Op::Complete { ttl_ms, .. } => BTreeSet::from([0, ttl_ms.unwrap_or_default()]),
+                Op::Complete { ttl_ms, .. } => ttl_ms.iter().copied().chain([0]).collect(),
                 Op::Extend { lease_ms, .. } => BTreeSet::from([*lease_ms]),
                 Op::Release { .. } | Op::Get => BTreeSet::new(),
             };
@@ -251,7 +272,7 @@ impl<'a> Replay<'a> {
                 if unknown.from > place || state.applied & bit != 0 {
                     continue;
                 }
-                for clock_ms in self.clocks(unknown, state.clock_ms, now_ms) {
+                for clock_ms in self.clocks(unknown, &state, now_ms) {
                     for token in &unknown.tokens {
                         let (after, _) = state.apply(&unknown.command, clock_ms, *token);
                         let after = Possible { applied: state.applied | bit, ..after };
@@ -269,24 +290,30 @@ impl<'a> Replay<'a> {
     }
 
     /// When an unknown send may have been applied, between two answers.
-    fn clocks(&self, unknown: &Unknown, from_ms: u64, to_ms: u64) -> BTreeSet<u64> {
+    fn clocks(&self, unknown: &Unknown, state: &Possible, to_ms: u64) -> BTreeSet<u64> {
         // Before the first answer of a key its clock is not known.
-        let from_ms = if from_ms == 0 { to_ms.saturating_sub(60_000) } else { from_ms };
-        let shown = unknown.spans.iter().flat_map(|span| {
-            let moments = self.moments.range(from_ms.saturating_add(*span)..);
-            moments.map(|moment| moment - *span).take_while(|moment| *moment <= to_ms)
+        let from_ms = match state.clock_ms {
+            0 => to_ms.saturating_sub(60_000),
+            clock_ms => clock_ms,
+        };
+        let turns = state.deadlines().into_iter().filter(|turn| (from_ms..=to_ms).contains(turn));
+        let spans = unknown.spans.iter().copied().chain(state.ttl_ms());
+        let shown = spans.flat_map(|span| {
+            let moments = self.moments.range(from_ms.saturating_add(span)..);
+            moments.map(move |moment| moment - span).take_while(|moment| *moment <= to_ms)
         });
-        shown.chain([from_ms, to_ms]).collect()
+        shown.chain(turns).chain([from_ms, to_ms]).collect()
     }
 }
 
-/// Every moment of cluster time that an answer shows.
+/// Every moment of cluster time that an answer shows. A deadline at its own moment has just passed,
+/// the next one has not.
 fn moments(body: &Value, now_ms: u64) -> Vec<u64> {
     let members = ["acquired_ms", "lease_until_ms", "ttl_until_ms", "completed_ms", "expires_ms"];
     let shown = members.iter().filter_map(|member| body[*member].as_u64());
     let retry = body["retry_after_ms"].as_u64().map(|left| now_ms + left);
     let stolen = body["took_over"]["acquired_ms"].as_u64();
-    shown.chain(retry).chain(stolen).collect()
+    shown.chain(retry).chain(stolen).chain([now_ms, now_ms + 1]).collect()
 }
 
 /// The tokens that an unknown acquire may have been given: the one that answers show beside its
