@@ -248,6 +248,13 @@ async fn a_voter_that_lost_its_disk_is_refused_and_comes_back_only_under_a_new_i
     assert!(matches!(refused, Err(StartError::LostItsData { id }) if id == wiped), "{refused:?}");
     let refused = cluster.start_joining(wiped).await;
     assert!(matches!(refused, Err(StartError::LostItsData { id }) if id == wiped), "{refused:?}");
+    // One that knows is enough.
+    for away in cluster.ids().into_iter().filter(|id| *id != wiped) {
+        cluster.crash(away).await;
+        let refused = cluster.try_restart(wiped).await;
+        assert!(matches!(refused, Err(StartError::LostItsData { .. })), "{refused:?}");
+        cluster.restart(away).await;
+    }
 
     cluster.change(Change::Remove { id: wiped }).await;
     cluster.start_joining(4).await.unwrap();

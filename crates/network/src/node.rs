@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{InitializeError, RaftError};
@@ -288,8 +289,11 @@ impl Node {
                 others.map(|(_, member)| &member.rpc).collect()
             }
         };
-        for address in others {
-            if self.ask_seen(dialer, address).await {
+        // All at once: one that has seen it is enough, and another may be gone for good.
+        let mut asked: FuturesUnordered<_> =
+            others.into_iter().map(|address| self.ask_seen(dialer, address)).collect();
+        while let Some(is_seen) = asked.next().await {
+            if is_seen {
                 return Err(StartError::LostItsData { id });
             }
         }
