@@ -147,9 +147,11 @@ impl Clients {
         }))
     }
 
-    /// From now on clients ask these.
+    /// From now on the load asks these.
     pub(crate) fn know(&self, nodes: Vec<u64>) {
-        *lock(&self.0.nodes) = nodes;
+        if !self.0.finish.load(Ordering::Relaxed) {
+            *lock(&self.0.nodes) = nodes;
+        }
     }
 
     /// Ends the load.
@@ -157,8 +159,9 @@ impl Clients {
         self.0.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Begins the last reads.
-    pub(crate) fn finish(&self) {
+    /// Begins the last reads, which ask these.
+    pub(crate) fn finish(&self, nodes: Vec<u64>) {
+        self.know(nodes);
         self.0.finish.store(true, Ordering::Relaxed);
     }
 

@@ -152,10 +152,12 @@ impl Run {
         self.note("healed");
     }
 
-    /// Until all nodes are as one.
+    /// Until all members are as one. The last reads ask only them: whoever is no member yet, or no
+    /// more, has no leader.
     fn settle(&mut self) {
         let until = self.sim.elapsed() + SETTLE;
-        while self.wrong.is_empty() && !self.is_settled() {
+        let mut members = self.settled();
+        while self.wrong.is_empty() && members.is_none() {
             if self.sim.elapsed() >= until {
                 let statuses = self.statuses();
                 self.wrong.push(format!("not settled {SETTLE:?} after all was healed: {statuses}"));
@@ -163,26 +165,27 @@ impl Run {
             self.step();
             // A disk may have failed in the moment in which it was healed.
             self.nemesis.heal(&mut self.sim);
+            members = self.settled();
         }
+        let Some(members) = members else { return };
         self.note("settled");
-        self.clients.finish();
+        self.clients.finish(members);
     }
 
-    fn is_settled(&self) -> bool {
+    /// The members, when all are as one.
+    fn settled(&self) -> Option<Vec<u64>> {
         let seats = &self.nemesis.seats;
         let running = |id: &u64| seats.get(id)?.running()?.node.upgrade();
         let statuses: Vec<_> = seats.keys().filter_map(running).map(|node| node.status()).collect();
-        let Some(leader) =
-            statuses.iter().filter(|s| s.role == NodeRole::Leader).max_by_key(|s| s.term)
-        else {
-            return false;
-        };
-        leader.members.iter().all(|member| {
-            let status = statuses.iter().find(|status| status.id == member.id);
-            self.nemesis.is_lost(member.id)
-                || status
-                    .is_some_and(|s| s.applied_index == leader.last_index && s.term == leader.term)
-        })
+        let leaders = statuses.iter().filter(|status| status.role == NodeRole::Leader);
+        let leader = leaders.max_by_key(|status| status.term)?;
+        let members = leader.members.iter().map(|member| member.id);
+        let members: Vec<u64> = members.filter(|id| !self.nemesis.is_lost(*id)).collect();
+        let are_as_one = members.iter().all(|id| {
+            let status = statuses.iter().find(|status| status.id == *id);
+            status.is_some_and(|s| s.applied_index == leader.last_index && s.term == leader.term)
+        });
+        are_as_one.then_some(members)
     }
 
     fn statuses(&self) -> String {
