@@ -230,6 +230,21 @@ async fn a_forwarded_request_whose_connection_breaks_is_unknown_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_forwarded_command_is_sent_once_however_late_its_answer_comes() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let caller = cluster.caller(cluster.followers().await[0]).await;
+    cluster.links.delay(End::Node(leader), End::Client, ms(800));
+    let start = Instant::now();
+    let sent = acquire("k");
+    let attempt = sent.attempt.as_str().to_owned();
+    token_of(&caller.acquire(sent, 0).await.unwrap());
+    assert!(start.elapsed() >= ms(800), "its answer was not late");
+    let found = attempts_in_logs(&mut cluster).await;
+    assert_eq!(found[&attempt].len(), 1, "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_forbids_forwarding_is_told_who_leads() {
     let cluster = Cluster::start(3).await;
     let old = cluster.leader().await;

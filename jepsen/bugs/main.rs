@@ -116,7 +116,7 @@ fn run(arguments: &Arguments) -> io::Result<bool> {
                 while let Some(one) = tries.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let (bug, ring) = rows.lock().unwrap()[one.row].what();
                     let programs = if one.row < bugs { &seeded } else { &unseeded };
-                    match programs.try_once(bug, ring, one.seed) {
+                    match programs.try_once(one.row, bug, ring, one.seed) {
                         Ok(trial) => {
                             let mut rows = rows.lock().unwrap();
                             rows[one.row].add(&trial);
@@ -134,9 +134,9 @@ fn run(arguments: &Arguments) -> io::Result<bool> {
     }
     let rows = rows.into_inner().unwrap();
     let table = table::markdown(&rows, started.elapsed());
+    println!("{table}");
     let file = store.join("matrix.md");
     std::fs::write(&file, &table)?;
-    println!("{table}");
     println!("{}", file.display());
     Ok(rows.iter().all(Row::is_good))
 }

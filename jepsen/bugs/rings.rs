@@ -151,10 +151,10 @@ pub(crate) const BUGS: [Bug; 21] = [
         number: 14,
         name: "retry-applied-twice",
         rings: &[
-            Ring::Drawn(
+            Ring::Fixed(
                 TESTS,
                 CLUSTERS,
-                "outcomes::whatever_is_cut_refused_never_commits_and_acknowledged_stays",
+                "outcomes::a_forwarded_command_is_sent_once_however_late_its_answer_comes",
             ),
             Ring::Run("--workload lease --nemesis mute --seconds 20"),
         ],

@@ -79,9 +79,16 @@ pub(crate) fn tests(messages: &Path) -> io::Result<BTreeMap<(String, String), (P
 }
 
 impl Programs {
-    /// Tries a ring once, with a bug or with none.
-    pub(crate) fn try_once(&self, bug: Option<&str>, ring: Ring, seed: u64) -> io::Result<Trial> {
-        let name = format!("{}-{seed}-{}", bug.unwrap_or("clean"), ring.slug());
+    /// Tries a ring once, with a bug or with none. What it leaves has the `row` in its name: two
+    /// rings may be tried at a time.
+    pub(crate) fn try_once(
+        &self,
+        row: usize,
+        bug: Option<&str>,
+        ring: Ring,
+        seed: u64,
+    ) -> io::Result<Trial> {
+        let name = format!("{}-{seed}-{row}", bug.unwrap_or("clean"));
         let store = self.store.join(&name);
         std::fs::create_dir_all(&self.store)?;
         let said = self.store.join(format!("{name}.txt"));
@@ -175,16 +182,6 @@ fn why(ring: Ring, said: &str) -> String {
     // A panic says where, and on the next line what.
     let line = if found.contains("panicked at") { lines.next().unwrap_or(found) } else { found };
     line.chars().take(100).collect()
-}
-
-impl Ring {
-    /// For a file's name.
-    fn slug(self) -> &'static str {
-        match self {
-            Self::Drawn(..) | Self::Fixed(..) => "test",
-            Self::Run(_) => "run",
-        }
-    }
 }
 
 #[cfg(test)]
