@@ -3,10 +3,12 @@
 //! Sends that ended unknown have no place in the log. A record's possible states are therefore a
 //! set: before each answer, every unknown send that had begun by then may have been applied or
 //! not. The token that such a send was given is one that later answers show, or the next one. The
-//! time is one at which something turns: one that an answer shows, one from which a deadline that
-//! it sets has passed at an answer or has not, one at which a deadline before it passes, and both
-//! ends of the time that it may have been applied in; what lies between two of them is like one of
-//! them. Only applications that change the record count, so the set stays small.
+//! time is the earliest that will do: that of the thing before it, the end of a deadline before it,
+//! one that makes a deadline be what an answer shows, or one that just keeps the record until an
+//! answer. Of all times that explain a history there are earliest ones, for all that bounds them is
+//! how far two of them, or one and an answer, are apart at least or at most. The last kind are many,
+//! so they are tried only if the rest explain nothing. Only applications that change the record
+//! count, so the set stays small.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +51,12 @@ pub fn replay(events: &[Event]) -> Judgement {
         });
     }
     for (key, events) in by_key(events) {
-        match Replay::of(key, &events).run() {
+        let quick = Replay::of(key, &events, Times::Shown).run();
+        let run = quick.or_else(|stop| match stop {
+            Stop::Impossible { .. } => Replay::of(key, &events, Times::All).run(),
+            Stop::TooMuch => Err(stop),
+        });
+        match run {
             Ok(()) => {}
             Err(Stop::Impossible { at, was }) => {
                 judgement.violations.push(violation(key, &events, at, &was));
@@ -86,6 +93,15 @@ fn violation(key: &str, events: &[&Event], wrong: &Event, was: &[Possible]) -> V
     }
 }
 
+/// When unknown sends may have been applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Times {
+    /// At what answers show.
+    Shown,
+    /// And when what they set just lasts until an answer.
+    All,
+}
+
 enum Stop<'a> {
     Impossible { at: &'a Event, was: Vec<Possible> },
     TooMuch,
@@ -101,6 +117,8 @@ struct Possible {
     last_token: u64,
     /// The unknown sends that were applied, by their bit.
     applied: u64,
+    /// It was granted to an unknown send, and nobody was answered since.
+    is_unseen: bool,
 }
 
 impl Possible {
@@ -131,7 +149,8 @@ impl Possible {
         let last_token = if is_granted { counters.last_token } else { self.last_token };
         let record = store.get(name).unwrap().map(|record| (*record).clone());
         let at = At { index: 0, slot: None, term: 0, now_ms };
-        let after = Self { record, clock_ms: now_ms, last_token, applied: self.applied };
+        let (applied, is_unseen) = (self.applied, self.is_unseen);
+        let after = Self { record, clock_ms: now_ms, last_token, applied, is_unseen };
         (after, Decided { answer, at })
     }
 
@@ -151,6 +170,10 @@ impl Possible {
             }
         };
         (after, plain(serde_json::from_slice(&response.body).unwrap_or_default()))
+    }
+
+    fn token(&self) -> Option<u64> {
+        self.record.as_ref().map(|record| record.token.get())
     }
 
     /// The moments at which time alone changes what may be done with the record.
@@ -193,7 +216,7 @@ struct Replay<'a> {
     name: Name,
     answers: Vec<Answered<'a>>,
     unknown: Vec<Unknown>,
-    /// Every moment at which a deadline may lie, as answers show.
+    /// Every moment at which a deadline may lie.
     moments: BTreeSet<u64>,
 }
 
@@ -209,12 +232,14 @@ struct Unknown {
 }
 
 impl<'a> Replay<'a> {
-    fn of(key: &str, events: &[&'a Event]) -> Self {
+    fn of(key: &str, events: &[&'a Event], times: Times) -> Self {
         let name = Name::new("s", key).unwrap();
         let mut answers: Vec<Answered<'a>> =
             events.iter().flat_map(|event| answered(std::slice::from_ref(*event))).collect();
         answers.sort_by_key(|a| a.rank);
-        let moments = answers.iter().flat_map(|a| moments(a.body, a.now_ms)).collect();
+        let moments = answers.iter().flat_map(|a| moments(a.body, a.now_ms));
+        let after = answers.iter().filter(|_| times == Times::All).map(|a| a.now_ms + 1);
+        let moments = moments.chain(after).collect();
         let unknown = events.iter().filter(|event| event.outcome.is_unknown());
         let unknown = unknown.filter_map(|event| {
             let command = command_of(&event.op, name.clone())?;
@@ -237,13 +262,16 @@ impl<'a> Replay<'a> {
         if self.unknown.len() > UNKNOWN {
             return Err(Stop::TooMuch);
         }
-        let mut states = vec![Possible { record: None, clock_ms: 0, last_token: 0, applied: 0 }];
+        let (clock_ms, last_token, applied) = (0, 0, 0);
+        let mut states =
+            vec![Possible { record: None, clock_ms, last_token, applied, is_unseen: false }];
         for (place, a) in self.answers.iter().enumerate() {
             self.add_unknown(&mut states, place, a.now_ms)?;
             let said = plain(a.body.clone());
             let mut next = Vec::new();
             for state in &states {
                 let (after, answer) = state.answer(&self.name, a);
+                let after = Possible { is_unseen: false, ..after };
                 let read_changes = a.rank.is_read() && !after.looks_like(state, a.now_ms);
                 if answer == said && !read_changes && !next.contains(&after) {
                     next.push(after);
@@ -275,7 +303,13 @@ impl<'a> Replay<'a> {
                 for clock_ms in self.clocks(unknown, &state, now_ms) {
                     for token in &unknown.tokens {
                         let (after, _) = state.apply(&unknown.command, clock_ms, *token);
-                        let after = Possible { applied: state.applied | bit, ..after };
+                        let is_granted = after.token() > state.token();
+                        if is_granted && state.is_unseen && state.record.is_some() {
+                            // The same without the grant that nobody saw is tried as well.
+                            continue;
+                        }
+                        let is_unseen = is_granted || state.is_unseen && after.record.is_some();
+                        let after = Possible { applied: state.applied | bit, is_unseen, ..after };
                         if !after.looks_like(&state, clock_ms) && !states.contains(&after) {
                             states.push(after);
                         }
@@ -302,18 +336,17 @@ impl<'a> Replay<'a> {
             let moments = self.moments.range(from_ms.saturating_add(span)..);
             moments.map(move |moment| moment - span).take_while(|moment| *moment <= to_ms)
         });
-        shown.chain(turns).chain([from_ms, to_ms]).collect()
+        shown.chain(turns).chain([from_ms]).collect()
     }
 }
 
-/// Every moment of cluster time that an answer shows. A deadline at its own moment has just passed,
-/// the next one has not.
+/// Every moment of cluster time that an answer shows.
 fn moments(body: &Value, now_ms: u64) -> Vec<u64> {
     let members = ["acquired_ms", "lease_until_ms", "ttl_until_ms", "completed_ms", "expires_ms"];
     let shown = members.iter().filter_map(|member| body[*member].as_u64());
     let retry = body["retry_after_ms"].as_u64().map(|left| now_ms + left);
     let stolen = body["took_over"]["acquired_ms"].as_u64();
-    shown.chain(retry).chain(stolen).chain([now_ms, now_ms + 1]).collect()
+    shown.chain(retry).chain(stolen).collect()
 }
 
 /// The tokens that an unknown acquire may have been given: the one that answers show beside its
