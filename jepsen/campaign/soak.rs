@@ -16,7 +16,7 @@ use crate::{Arguments, isolation::Rung};
 
 /// Faults that go together in one run of a soak. With the workloads, whose number has no divisor
 /// in common with theirs, all pairs come about.
-const FAULTS: [&[Nemesis]; 12] = [
+const FAULTS: [&[Nemesis]; 13] = [
     &[Nemesis::Partition, Nemesis::Kill],
     &[Nemesis::Pause, Nemesis::Clock],
     &[Nemesis::PowerCut, Nemesis::Kill, Nemesis::Partition],
@@ -29,6 +29,7 @@ const FAULTS: [&[Nemesis]; 12] = [
     &[Nemesis::DiskFull, Nemesis::PowerCut],
     &[Nemesis::Starve, Nemesis::Memory],
     &[Nemesis::Delay, Nemesis::Partition, Nemesis::Kill, Nemesis::Clock],
+    &[Nemesis::Deaf, Nemesis::Mute, Nemesis::Skew],
 ];
 
 const WORKLOADS: [Workload; 7] = [

@@ -29,7 +29,7 @@ const KEYS: usize = 4;
 /// Sends to a key before it is retired, and to the one that lives longer.
 const SENDS: u64 = 100;
 const LONG_SENDS: u64 = 1500;
-/// Sends to a key that may end unknown.
+/// Writes to a key that may end unknown, those on their way included: who judges must try each.
 const UNKNOWN: u64 = 5;
 /// Longest pause of a worker between two sends, in milliseconds.
 const PAUSE_MS: u64 = 20;
@@ -134,6 +134,8 @@ struct Slot {
     key: String,
     sends: u64,
     unknown: u64,
+    /// Writes on their way.
+    writing: u64,
     /// The last tokens that an answer showed.
     tokens: Vec<u64>,
     /// The last attempt.
@@ -355,11 +357,25 @@ impl Worker {
         (number, slot.clone())
     }
 
+    /// Whether one more write to a key may end unknown; it is then on its way.
+    fn may_write(&self, number: usize, key: &str) -> bool {
+        let mut slots = self.shared.slots.lock().unwrap();
+        let slot = slots.get_mut(number).filter(|slot| slot.key == key);
+        let Some(slot) = slot.filter(|slot| slot.unknown + slot.writing < UNKNOWN) else {
+            return false;
+        };
+        slot.writing += 1;
+        true
+    }
+
     /// What an answer showed of a key.
     fn learn(&self, number: usize, key: &str, op: &Op, outcome: &Outcome) {
         let mut slots = self.shared.slots.lock().unwrap();
         let Some(slot) = slots.get_mut(number).filter(|slot| slot.key == key) else { return };
-        slot.unknown += u64::from(outcome.is_unknown());
+        if *op != Op::Get {
+            slot.writing -= 1;
+            slot.unknown += u64::from(outcome.is_unknown());
+        }
         if let Op::Acquire { attempt, .. } = op {
             slot.attempt.clone_from(attempt);
         }
@@ -408,6 +424,7 @@ impl Worker {
                 self.acquire(&attempt, mix.lease_ms.clone(), mix.ttl_ms.clone())
             }
         };
+        let op = if op == Op::Get || self.may_write(number, &slot.key) { op } else { Op::Get };
         let waits = self.rng.random_range(0..3) == 0;
         let wait_ms = if waits { self.rng.random_range(1..=mix.wait_ms) } else { 0 };
         let outcome = self.send(&slot.key, op.clone(), wait_ms);
