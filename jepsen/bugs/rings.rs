@@ -44,7 +44,7 @@ pub(crate) const BUGS: [Bug; 21] = [
                 CLUSTERS,
                 "reads::a_deposed_leader_never_answers_from_its_old_state",
             ),
-            Ring::Run("--workload lease --nemesis partition --seconds 15"),
+            Ring::Run("--workload lease --nemesis partition --seconds 35 --workers 16"),
         ],
     },
     Bug {
@@ -90,7 +90,7 @@ pub(crate) const BUGS: [Bug; 21] = [
                 UNITS,
                 "tests::snapshots::a_snapshot_gives_another_node_the_same_state",
             ),
-            Ring::Run("--workload membership --nemesis membership,snapshot --seconds 12"),
+            Ring::Run("--workload membership --nemesis membership,snapshot --seconds 25"),
         ],
     },
     Bug {
@@ -192,14 +192,11 @@ pub(crate) const BUGS: [Bug; 21] = [
     Bug {
         number: 18,
         name: "purge-by-stale-index",
-        rings: &[
-            Ring::Drawn(
-                STORAGE,
-                UNITS,
-                "tests::state::a_state_on_disk_is_what_it_is_in_memory_whatever_a_power_cut_takes",
-            ),
-            Ring::Run("--workload expiry --nemesis kill --seconds 6"),
-        ],
+        rings: &[Ring::Drawn(
+            STORAGE,
+            UNITS,
+            "tests::state::a_state_on_disk_is_what_it_is_in_memory_whatever_a_power_cut_takes",
+        )],
     },
     Bug {
         number: 19,
