@@ -126,7 +126,8 @@ pub fn write(
 /// Reads a snapshot back.
 ///
 /// # Errors
-/// [`RestoreError`], for bytes that [`write()`] did not make.
+/// [`RestoreError`], for bytes that [`write()`] did not make. A fingerprint in upper case is none of
+/// these, and read in lower case.
 pub fn restore(bytes: &[u8]) -> Result<(Counters, MemoryStore), RestoreError> {
     let (header, mut rest) = chunk(bytes)?;
     let counters: Counters = codec::unseal(VERSION, header)?;
