@@ -206,18 +206,20 @@ fn an_attempt_that_was_released_may_be_granted_again_unseen() {
 
 #[test]
 fn an_unknown_grant_is_as_old_as_its_steal_and_its_end_allow() {
-    let with = |index| {
+    let with = |seen, gone| {
         [
             event((0, 1), acquire("a"), granted(1, 1, None)),
             event((2, 3), Op::Get, held(1, "a", 1, 2)),
             event((4, 9), acquire("b"), lost()),
-            event((5, 6), complete(1, "late"), stolen(2, 20)),
-            event((7, 8), Op::Get, absent(index)),
+            event((5, 6), complete(1, "late"), stolen(2, seen)),
+            event((7, 8), Op::Get, absent(gone)),
         ]
     };
     // The lease of the first runs until index 6, and fifty later the second is gone.
-    passes(&with(56));
-    finds(&replay::replay(&with(55)), Kind::LostGrant);
+    passes(&with(20, 56));
+    finds(&replay::replay(&with(20, 55)), Kind::LostGrant);
+    // It is there at index 70, and so was granted after index 20: no answer shows when.
+    passes(&with(70, 75));
 }
 
 #[test]

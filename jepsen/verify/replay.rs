@@ -108,7 +108,7 @@ enum Stop<'a> {
 }
 
 /// A state that a record may be in.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Possible {
     record: Option<Record>,
     /// The cluster clock at the last thing applied.
@@ -262,9 +262,7 @@ impl<'a> Replay<'a> {
         if self.unknown.len() > UNKNOWN {
             return Err(Stop::TooMuch);
         }
-        let (clock_ms, last_token, applied) = (0, 0, 0);
-        let mut states =
-            vec![Possible { record: None, clock_ms, last_token, applied, is_unseen: false }];
+        let mut states = vec![Possible::default()];
         for (place, a) in self.answers.iter().enumerate() {
             self.add_unknown(&mut states, place, a.now_ms)?;
             let said = plain(a.body.clone());
