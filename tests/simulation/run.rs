@@ -156,8 +156,13 @@ impl Run {
     /// more, has no leader.
     fn settle(&mut self) {
         let until = self.sim.elapsed() + SETTLE;
-        let mut members = self.settled();
-        while self.wrong.is_empty() && members.is_none() {
+        let members = loop {
+            if !self.wrong.is_empty() {
+                return;
+            }
+            if let Some(members) = self.settled() {
+                break members;
+            }
             if self.sim.elapsed() >= until {
                 let statuses = self.statuses();
                 self.wrong.push(format!("not settled {SETTLE:?} after all was healed: {statuses}"));
@@ -165,9 +170,7 @@ impl Run {
             self.step();
             // A disk may have failed in the moment in which it was healed.
             self.nemesis.heal(&mut self.sim);
-            members = self.settled();
-        }
-        let Some(members) = members else { return };
+        };
         self.note("settled");
         self.clients.finish(members);
     }
