@@ -12,6 +12,7 @@ use tenure_network::StartError;
 use tenure_state_machine::{Acquire, Complete};
 use tenure_tests::{
     Cluster, NoAnswer, Options, acquire, complete, eventually, name, payload, release, token_of,
+    within,
 };
 use tokio::task::JoinHandle;
 
@@ -251,7 +252,9 @@ async fn a_voter_that_lost_its_disk_is_refused_and_comes_back_only_under_a_new_i
     assert!(matches!(refused, Err(StartError::LostItsData { id }) if id == wiped), "{refused:?}");
     // One that has counted its acknowledgements is enough.
     cluster.crash(away).await;
-    let refused = cluster.try_restart(wiped).await;
+    let limit = Duration::from_secs(20);
+    let refused =
+        within(limit, "it does not wait for who is away", cluster.try_restart(wiped)).await;
     assert!(matches!(refused, Err(StartError::LostItsData { id }) if id == wiped), "{refused:?}");
     cluster.restart(away).await;
 
