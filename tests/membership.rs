@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure_api::frame::Change;
-use tenure_api::{MemberRole, Refusal, ViewState};
+use tenure_api::{MemberRole, Node, Refusal, ViewState};
 use tenure_client::{Acquisition, Conclusion, DialError};
 use tenure_network::StartError;
 use tenure_state_machine::{Acquire, Complete};
@@ -301,6 +301,38 @@ async fn changes_that_make_no_sense_are_refused() {
     caller.change(Change::Promote { id: leader }).await.unwrap();
     caller.change(Change::Transfer { to: leader }).await.unwrap();
     assert_eq!(cluster.leader().await, leader);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn voters_of_whom_no_majority_would_answer_are_not_made() {
+    let mut cluster = Cluster::start(1).await;
+    let (first, second, nobody) = (1, 2, 3);
+    let closed = "127.0.0.1:1".to_owned();
+    cluster.change(Change::Add(Node { id: nobody, http: closed.clone(), rpc: closed })).await;
+    refused_for_now(&cluster, Change::Promote { id: nobody }).await;
+    cluster.start_joining(second).await.unwrap();
+    cluster.add(second).await;
+    cluster.change(Change::Promote { id: second }).await;
+    // Two of three answer.
+    cluster.change(Change::Promote { id: nobody }).await;
+    cluster.transfer(first).await;
+    refused_for_now(&cluster, Change::Remove { id: second }).await;
+    write(&cluster, first, 10).await;
+
+    cluster.change(Change::Remove { id: nobody }).await;
+    cluster.change(Change::Remove { id: second }).await;
+    // What is so already is done, whoever asks again.
+    cluster.change(Change::Remove { id: nobody }).await;
+    write(&cluster, first, 10).await;
+}
+
+async fn refused_for_now(cluster: &Cluster, change: Change) {
+    let leader = cluster.leader().await;
+    let refused = cluster.caller(leader).await.change(change.clone()).await;
+    let Err(NoAnswer::Refused(Refusal::Overloaded { reason, .. })) = &refused else {
+        panic!("{change:?}: {refused:?}");
+    };
+    assert!(reason.contains("voters that there would be answer"), "{reason}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -39,10 +39,7 @@ impl Members {
     ) -> Result<Reply, Unanswered> {
         match change {
             Change::Add(node) => self.add(node, deadline).await?,
-            Change::Promote { id } => {
-                self.must_be_member(*id)?;
-                self.apply(ChangeMembers::AddVoterIds(BTreeSet::from([*id])), deadline).await?;
-            }
+            Change::Promote { id } => self.promote(*id, deadline).await?,
             Change::Remove { id } => self.remove(*id, deadline).await?,
             Change::Transfer { to } => self.transfer(*to, deadline).await?,
         }
@@ -65,17 +62,42 @@ impl Members {
         settle(timeout_at(deadline, added).await)
     }
 
-    async fn remove(&self, id: u64, deadline: Instant) -> Result<(), Unanswered> {
+    async fn promote(&self, id: u64, deadline: Instant) -> Result<(), Unanswered> {
         self.must_be_member(id)?;
-        let voters: BTreeSet<u64> = self.raft.voter_ids().collect();
-        if voters.contains(&id) {
-            if voters.len() == 1 {
-                return Err(invalid("id", "is the last voter"));
-            }
-            self.apply(ChangeMembers::RemoveVoters(BTreeSet::from([id])), deadline).await
-        } else {
-            self.apply(ChangeMembers::RemoveNodes(BTreeSet::from([id])), deadline).await
+        let mut voters: BTreeSet<u64> = self.raft.voter_ids().collect();
+        if voters.insert(id) {
+            self.must_answer(&voters)?;
         }
+        self.apply(ChangeMembers::AddVoterIds(BTreeSet::from([id])), deadline).await
+    }
+
+    /// Who was removed stays so: whoever asks again, not knowing what came of it, is told.
+    async fn remove(&self, id: u64, deadline: Instant) -> Result<(), Unanswered> {
+        if self.state.removed_members().contains(&id) {
+            return Ok(());
+        }
+        self.must_be_member(id)?;
+        let mut voters: BTreeSet<u64> = self.raft.voter_ids().collect();
+        if !voters.remove(&id) {
+            return self.apply(ChangeMembers::RemoveNodes(BTreeSet::from([id])), deadline).await;
+        }
+        if voters.is_empty() {
+            return Err(invalid("id", "is the last voter"));
+        }
+        self.must_answer(&voters)?;
+        self.apply(ChangeMembers::RemoveVoters(BTreeSet::from([id])), deadline).await
+    }
+
+    /// Voters without a majority that answers could not even commit that they are the voters, and
+    /// a change that has begun cannot be taken back.
+    fn must_answer(&self, voters: &BTreeSet<u64>) -> Result<(), Unanswered> {
+        let answers = |id: &&u64| **id == self.node_id || self.is_heard(**id);
+        let answering = voters.iter().filter(answers).count();
+        if answering > voters.len() / 2 {
+            return Ok(());
+        }
+        let of = voters.len();
+        Err(later(format!("only {answering} of the {of} voters that there would be answer")))
     }
 
     async fn apply(
@@ -191,6 +213,11 @@ fn invalid(field: &str, reason: &str) -> Unanswered {
     })
 }
 
+fn later(reason: String) -> Unanswered {
+    let retry_after_ms = u64::try_from(RETRY.as_millis()).unwrap_or(u64::MAX);
+    Unanswered::Refused(Refusal::Overloaded { reason, retry_after_ms })
+}
+
 type Written<T> = Result<
     Result<T, RaftError<TypeConfig, ClientWriteError<TypeConfig>>>,
     tokio::time::error::Elapsed,
@@ -208,9 +235,7 @@ fn settle<T>(written: Written<T>) -> Result<(), Unanswered> {
     match error {
         ClientWriteError::ForwardToLeader(_) => Err(Unanswered::NotLeading),
         ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(_)) => {
-            let retry_after_ms = u64::try_from(RETRY.as_millis()).unwrap_or(u64::MAX);
-            let reason = "another change of the membership is on its way".to_owned();
-            Err(Unanswered::Refused(Refusal::Overloaded { reason, retry_after_ms }))
+            Err(later("another change of the membership is on its way".to_owned()))
         }
         ClientWriteError::ChangeMembershipError(error) => Err(invalid("id", &error.to_string())),
         ClientWriteError::LogEntryDiscarded(_) | ClientWriteError::PreconditionFailed(_) => {
