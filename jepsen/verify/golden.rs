@@ -204,6 +204,47 @@ fn an_attempt_that_was_released_may_be_granted_again_unseen() {
     ]);
 }
 
+/// The same attempt, sent again.
+fn again(mark: &str, attempt: &str) -> Op {
+    Op::Acquire {
+        attempt: format!("attempt of {attempt}"),
+        mark: mark.to_owned(),
+        lease_ms: LEASE,
+        ttl_ms: TTL,
+    }
+}
+
+#[test]
+fn an_attempt_that_was_stolen_from_unseen_is_granted_again_and_does_not_resume() {
+    let with = |token| {
+        [
+            event((0, 1), acquire("a"), granted(1, 1, None)),
+            event((2, 9), acquire("b"), lost()),
+            event((3, 10), again("a2", "a"), lost()),
+            event((5, 6), Op::Get, held(token, "a2", 20, 21)),
+        ]
+    };
+    passes(&with(3));
+    // The one in between had a token, too.
+    finds(&replay::replay(&with(2)), Kind::StaleRead);
+}
+
+#[test]
+fn an_unknown_grant_lasts_until_an_unknown_resumption() {
+    let with = |resumed| {
+        [
+            event((0, 1), Op::Get, absent(1)),
+            event((2, 50), acquire("a"), lost()),
+            event((3, 4), complete(9, "late"), stolen(1, 21)),
+            event((5, 51), again("a2", "a"), lost()),
+            event((6, 7), acquire("c"), in_progress(1, "a", resumed, resumed + 1)),
+        ]
+    };
+    // Granted before index 21, it is kept until before index 71.
+    passes(&with(70));
+    finds(&replay::replay(&with(71)), Kind::StaleRead);
+}
+
 #[test]
 fn an_unknown_grant_is_as_old_as_its_steal_and_its_end_allow() {
     let with = |seen, gone| {

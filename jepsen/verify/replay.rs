@@ -5,10 +5,10 @@
 //! not. The token that such a send was given is one that later answers show, or the next one. The
 //! time is the earliest that will do: that of the thing before it, the end of a deadline before it,
 //! one that makes a deadline be what an answer shows, or one that just keeps the record until an
-//! answer. Of all times that explain a history there are earliest ones, for all that bounds them is
-//! how far two of them, or one and an answer, are apart at least or at most. The last kind are many,
-//! so they are tried only if the rest explain nothing. Only applications that change the record
-//! count, so the set stays small.
+//! answer or another unknown send. Of all times that explain a history there are earliest ones, for
+//! all that bounds them is how far two of them, or one and an answer, are apart at least or at most.
+//! The last kinds are many, so they are tried only if the rest explain nothing; chains of three
+//! unknown sends are not. Only applications that change the record count, so the set stays small.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ use tenure_api::frame::Decided;
 use tenure_api::{Response, View};
 use tenure_state_machine::limits::TOKEN_MAX;
 use tenure_state_machine::{
-    At, Command, Counters, Entry, MemoryStore, Name, Record, State, Store as _, apply, visible,
+    At, Attempt, Command, Counters, Entry, MemoryStore, Name, Record, State, Store as _, apply,
+    visible,
 };
 
 use super::blame::{self, Was};
@@ -51,11 +52,12 @@ pub fn replay(events: &[Event]) -> Judgement {
         });
     }
     for (key, events) in by_key(events) {
-        let quick = Replay::of(key, &events, Times::Shown).run();
-        let run = quick.or_else(|stop| match stop {
-            Stop::Impossible { .. } => Replay::of(key, &events, Times::All).run(),
-            Stop::TooMuch => Err(stop),
-        });
+        let mut run = Replay::of(key, &events, Times::Shown).run();
+        for more in [Times::Kept, Times::Chained] {
+            if let Err(Stop::Impossible { .. }) = run {
+                run = Replay::of(key, &events, more).run();
+            }
+        }
         match run {
             Ok(()) => {}
             Err(Stop::Impossible { at, was }) => {
@@ -99,7 +101,9 @@ enum Times {
     /// At what answers show.
     Shown,
     /// And when what they set just lasts until an answer.
-    All,
+    Kept,
+    /// And when it just lasts until another unknown send.
+    Chained,
 }
 
 enum Stop<'a> {
@@ -119,6 +123,8 @@ struct Possible {
     applied: u64,
     /// It was granted to an unknown send, and nobody was answered since.
     is_unseen: bool,
+    /// Who held it before that.
+    before: Option<Attempt>,
 }
 
 impl Possible {
@@ -149,8 +155,7 @@ impl Possible {
         let last_token = if is_granted { counters.last_token } else { self.last_token };
         let record = store.get(name).unwrap().map(|record| (*record).clone());
         let at = At { index: 0, slot: None, term: 0, now_ms };
-        let (applied, is_unseen) = (self.applied, self.is_unseen);
-        let after = Self { record, clock_ms: now_ms, last_token, applied, is_unseen };
+        let after = Self { record, clock_ms: now_ms, last_token, ..self.clone() };
         (after, Decided { answer, at })
     }
 
@@ -170,6 +175,30 @@ impl Possible {
             }
         };
         (after, plain(serde_json::from_slice(&response.body).unwrap_or_default()))
+    }
+
+    /// After an unknown send, which nobody saw; none if the same comes about without a grant before
+    /// it that nobody saw either.
+    fn unseen(self, state: &Self) -> Option<Self> {
+        if self.record.is_none() {
+            return Some(Self { is_unseen: false, before: None, ..self });
+        }
+        if self.token() <= state.token() {
+            return Some(self);
+        }
+        // Who held it before that grant could have resumed instead.
+        let could_resume = state.before.is_some() && self.attempt() == state.before.as_ref();
+        if state.is_unseen && !could_resume {
+            return None;
+        }
+        Some(Self { is_unseen: true, before: state.attempt().cloned(), ..self })
+    }
+
+    fn attempt(&self) -> Option<&Attempt> {
+        match self.record.as_ref().map(|record| &record.state)? {
+            State::InProgress { attempt, .. } => Some(attempt),
+            State::Complete { .. } => None,
+        }
     }
 
     fn token(&self) -> Option<u64> {
@@ -238,8 +267,8 @@ impl<'a> Replay<'a> {
             events.iter().flat_map(|event| answered(std::slice::from_ref(*event))).collect();
         answers.sort_by_key(|a| a.rank);
         let moments = answers.iter().flat_map(|a| moments(a.body, a.now_ms));
-        let after = answers.iter().filter(|_| times == Times::All).map(|a| a.now_ms + 1);
-        let moments = moments.chain(after).collect();
+        let after = answers.iter().filter(|_| times != Times::Shown).map(|a| a.now_ms + 1);
+        let mut moments: BTreeSet<u64> = moments.chain(after).collect();
         let unknown = events.iter().filter(|event| event.outcome.is_unknown());
         let unknown = unknown.filter_map(|event| {
             let command = command_of(&event.op, name.clone())?;
@@ -254,7 +283,14 @@ impl<'a> Replay<'a> {
             let tokens = tokens(&event.op, &answers);
             Some(Unknown { command, spans, tokens, from })
         });
-        let unknown = unknown.collect();
+        let unknown: Vec<Unknown> = unknown.collect();
+        if times == Times::Chained {
+            let spans: BTreeSet<u64> = unknown.iter().flat_map(|u| u.spans.clone()).collect();
+            let sent = moments
+                .iter()
+                .flat_map(|moment| spans.iter().map(move |s| (moment + 1).saturating_sub(*s)));
+            moments.extend(sent.collect::<Vec<_>>());
+        }
         Self { name, answers, unknown, moments }
     }
 
@@ -269,7 +305,7 @@ impl<'a> Replay<'a> {
             let mut next = Vec::new();
             for state in &states {
                 let (after, answer) = state.answer(&self.name, a);
-                let after = Possible { is_unseen: false, ..after };
+                let after = Possible { is_unseen: false, before: None, ..after };
                 let read_changes = a.rank.is_read() && !after.looks_like(state, a.now_ms);
                 if answer == said && !read_changes && !next.contains(&after) {
                     next.push(after);
@@ -301,13 +337,8 @@ impl<'a> Replay<'a> {
                 for clock_ms in self.clocks(unknown, &state, now_ms) {
                     for token in &unknown.tokens {
                         let (after, _) = state.apply(&unknown.command, clock_ms, *token);
-                        let is_granted = after.token() > state.token();
-                        if is_granted && state.is_unseen && state.record.is_some() {
-                            // The same without the grant that nobody saw is tried as well.
-                            continue;
-                        }
-                        let is_unseen = is_granted || state.is_unseen && after.record.is_some();
-                        let after = Possible { applied: state.applied | bit, is_unseen, ..after };
+                        let after = Possible { applied: state.applied | bit, ..after };
+                        let Some(after) = after.unseen(&state) else { continue };
                         if !after.looks_like(&state, clock_ms) && !states.contains(&after) {
                             states.push(after);
                         }
