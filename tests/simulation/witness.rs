@@ -1,8 +1,7 @@
 //! What must hold after each step, seen from above all nodes.
 //!
 //! - **X1** A term has one leader (Raft, 5.2).
-//! - **X2** What one node has applied, all do, at the same index (Raft, 5.4). Of a node that takes a
-//!   snapshot in, what it holds to be committed is not in its log yet.
+//! - **X2** What one node has applied, all do, at the same index (Raft, 5.4).
 //! - **X3** A node's state is that of the log up to what it has applied: clock, term, and every
 //!   record, held against the pure state machine that is fed the same log.
 //! - **X4** Applied index and cluster clock of a running node never go back.
@@ -64,8 +63,6 @@ struct Look {
     next: usize,
     built: u64,
     installed: u64,
-    /// It was not looked at before.
-    is_new: bool,
 }
 
 impl Witness {
@@ -101,8 +98,7 @@ impl Witness {
         for (id, seat) in seats {
             let Some(running) = seat.running() else { continue };
             let status = running.node.upgrade().map(|node| node.status());
-            let look = self.looks.remove(id);
-            let mut look = look.unwrap_or(Look { is_new: true, ..Look::default() });
+            let mut look = self.looks.remove(id).unwrap_or_default();
             let looked = self.look(*id, &running, status.as_ref(), &mut look, elapsed);
             self.looks.insert(*id, look);
             if let Err(wrong) = looked {
@@ -128,7 +124,7 @@ impl Witness {
             });
             holds(leader == id, || format!("X1: {leader} leads in term {term} too"))?;
         }
-        self.compare_log(running, applied.index, look)?;
+        self.compare_log(running, applied, look)?;
         let before = look.applied;
         look.applied = applied;
         holds(before.index <= applied.index && before.clock_ms <= applied.clock_ms, || {
@@ -141,20 +137,31 @@ impl Witness {
         Ok(())
     }
 
-    /// X2: the node's log up to `applied` is everybody's.
+    /// X2: the node's log up to what it has applied is everybody's.
+    ///
+    /// While a snapshot is taken in, there may be entries below it that were never committed. The
+    /// log has the entry that was applied last only where it has all before it too (Log Matching,
+    /// Raft, 5.3).
     fn compare_log(
         &mut self,
         running: &Running,
-        applied: u64,
+        applied: Applied,
         look: &mut Look,
     ) -> Result<(), String> {
-        if applied < look.compared || applied == 0 {
+        if applied.index < look.compared || applied.index == 0 {
             return Ok(());
         }
-        let range = look.compared..applied + 1;
+        let range = look.compared..applied.index + 1;
         let read = running.log.clone().try_get_log_entries(range).now_or_never();
         // A disk that fails is the node's own affair.
         let Some(Ok(entries)) = read else { return Ok(()) };
+        let matches = entries.last().is_some_and(|last| {
+            let term = last.log_id().committed_leader_id().term;
+            (last.index(), term) == (applied.index, applied.term)
+        });
+        if !matches {
+            return Ok(());
+        }
         for entry in entries {
             let index = entry.index();
             let at = usize::try_from(index).unwrap_or(usize::MAX);
@@ -166,7 +173,7 @@ impl Witness {
                 None => return Err(format!("X2: {index} is committed, nobody saw what is before")),
             }
         }
-        look.compared = applied + 1;
+        look.compared = applied.index + 1;
         Ok(())
     }
 
@@ -250,13 +257,7 @@ impl Witness {
             (counters.snapshots_built.get(), counters.snapshots_installed.get());
         self.seen.count("snapshots built", built - look.built);
         self.seen.count("snapshots installed", installed - look.installed);
-        if installed > look.installed || look.is_new {
-            // Below a snapshot that came from elsewhere there may be entries that were never
-            // committed, until the log is purged up to it. The state is X3's.
-            let covers = state.current_snapshot().map_or(0, |snapshot| snapshot.index() + 1);
-            look.compared = look.compared.max(covers);
-        }
-        (look.built, look.installed, look.is_new) = (built, installed, false);
+        (look.built, look.installed) = (built, installed);
     }
 
     /// X6 and X7, of the clients' history.
