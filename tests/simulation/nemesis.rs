@@ -302,7 +302,7 @@ impl Nemesis {
             Fault::Down { ids, loses } => self.down(sim, witness, ids, *loses),
             Fault::Stopped(id) => {
                 witness.ended(*id);
-                self.seats[id].stop.notify_one();
+                self.seats[id].stop();
             }
             Fault::Cut { side, others, clients } => {
                 for (a, b) in side.iter().flat_map(|a| others.iter().map(move |b| (a, b))) {
@@ -392,7 +392,7 @@ impl Nemesis {
             // Whatever a crash unwinds here does not happen in a process that is gone.
             seat.disk.fail_writes(true);
             seat.forget();
-            drop(seat.take_end());
+            seat.renew();
             witness.ended(*id);
             if sim.is_host_running(host(*id)) {
                 sim.crash(host(*id));
@@ -433,7 +433,7 @@ impl Nemesis {
             // It was stopping.
             sim.crash(host(id));
         }
-        drop(seat.take_end());
+        seat.renew();
         seat.disk.kill_keeping(|pending| pending);
         seat.disk.fail_writes(false);
         sim.bounce(host(id));

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tenure_network::{Admission, Config, Node, Setup};
@@ -33,7 +34,7 @@ pub(crate) struct Seat {
     links: Links,
     disk_max_us: Arc<AtomicU64>,
     /// Asks the node to stop in order.
-    pub(crate) stop: Notify,
+    stop: Notify,
     running: Mutex<Option<Running>>,
     /// Why a node ended by itself.
     ended: Mutex<Option<String>>,
@@ -94,6 +95,18 @@ impl Seat {
     pub(crate) fn forget(&self) {
         let running = self.locked().take();
         drop(running);
+    }
+
+    /// Has the node stop in order; nobody looks at it any more.
+    pub(crate) fn stop(&self) {
+        self.forget();
+        self.stop.notify_one();
+    }
+
+    /// What the process that is gone said, or was told and had not heard, is over.
+    pub(crate) fn renew(&self) {
+        drop(self.take_end());
+        self.stop.notified().now_or_never();
     }
 
     /// Why the node ended by itself, once.
