@@ -114,7 +114,7 @@ pub(crate) const BUGS: [Bug; 21] = [
                 CLUSTERS,
                 "durability::what_was_acknowledged_survives_power_cuts_of_all_nodes",
             ),
-            Ring::Run("--workload durability --nemesis power-cut --seconds 12"),
+            Ring::Run("--workload durability --nemesis power-cut --seconds 30"),
         ],
     },
     Bug {
