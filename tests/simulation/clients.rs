@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -112,6 +112,8 @@ struct Shared {
     /// What the operator is to do, and what is done.
     orders: Mutex<VecDeque<Change>>,
     done: Mutex<Vec<(Change, bool)>>,
+    /// How many of them are not done.
+    under_way: AtomicUsize,
     wrong: Mutex<Vec<String>>,
 }
 
@@ -143,6 +145,7 @@ impl Clients {
             finish: AtomicBool::new(false),
             orders: Mutex::default(),
             done: Mutex::default(),
+            under_way: AtomicUsize::new(0),
             wrong: Mutex::default(),
         }))
     }
@@ -167,7 +170,13 @@ impl Clients {
 
     /// Tells the operator to change the cluster.
     pub(crate) fn order(&self, change: Change) {
+        self.0.under_way.fetch_add(1, Ordering::Relaxed);
         lock(&self.0.orders).push_back(change);
+    }
+
+    /// Whether the operator has nothing to do: the members stay who they are.
+    pub(crate) fn has_followed_orders(&self) -> bool {
+        self.0.under_way.load(Ordering::Relaxed) == 0
     }
 
     /// What the operator has done since the last look, and whether it was taken.
@@ -239,6 +248,7 @@ async fn operate(shared: Arc<Shared>) {
         let is_taken = is_taken.unwrap_or(false);
         shared.trace.note(elapsed().as_millis(), format_args!("operator {change:?} {is_taken}"));
         lock(&shared.done).push((change, is_taken));
+        shared.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -152,15 +152,17 @@ impl Run {
         self.note("healed");
     }
 
-    /// Until all members are as one. The last reads ask only them: whoever is no member yet, or no
-    /// more, has no leader.
+    /// Until all members are as one, and stay so. The last reads ask only them: whoever is no member
+    /// yet, or no more, has no leader.
     fn settle(&mut self) {
-        let until = self.sim.elapsed() + SETTLE;
+        let mut until = self.sim.elapsed() + SETTLE;
         let members = loop {
             if !self.wrong.is_empty() {
                 return;
             }
-            if let Some(members) = self.settled() {
+            if !self.clients.has_followed_orders() {
+                until = self.sim.elapsed() + SETTLE;
+            } else if let Some(members) = self.settled() {
                 break members;
             }
             if self.sim.elapsed() >= until {
