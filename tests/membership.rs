@@ -278,6 +278,36 @@ async fn a_voter_that_lost_its_disk_is_refused_and_comes_back_only_under_a_new_i
     assert!(refused, "{again:?}");
 }
 
+/// Nobody has counted the votes of the first leader but itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_lost_its_disk_is_refused() {
+    let mut cluster = Cluster::start(3).await;
+    let wiped = cluster.leader().await;
+    write(&cluster, wiped, 10).await;
+    cluster.crash(wiped).await;
+    cluster.wipe(wiped);
+    let refused = cluster.try_restart(wiped).await;
+    assert!(matches!(refused, Err(StartError::LostItsData { id }) if id == wiped), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voter_that_lost_its_disk_is_refused_though_who_counted_its_votes_is_gone() {
+    let mut cluster = Cluster::start(3).await;
+    let (first, wiped) = (cluster.leader().await, 4);
+    cluster.start_joining(wiped).await.unwrap();
+    cluster.add(wiped).await;
+    cluster.change(Change::Promote { id: wiped }).await;
+    write(&cluster, first, 10).await;
+    cluster.settled().await;
+    cluster.crash(wiped).await;
+    cluster.wipe(wiped);
+    assert_eq!(cluster.leader().await, first, "another one would have counted");
+    cluster.change(Change::Remove { id: first }).await;
+    cluster.crash(first).await;
+    let refused = cluster.start_joining(wiped).await;
+    assert!(matches!(refused, Err(StartError::LostItsData { id }) if id == wiped), "{refused:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_that_make_no_sense_are_refused() {
     let cluster = Cluster::start(3).await;

@@ -35,7 +35,7 @@ pub enum PeerMessage {
         vote: Vote,
         meta: Box<SnapshotMeta>,
     },
-    /// Whether the receiver has ever counted a vote or an acknowledgement of this voter.
+    /// Whether the receiver knows that this voter may have voted or acknowledged anything.
     HaveYouSeen {
         node_id: u64,
     },

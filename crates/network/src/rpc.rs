@@ -78,8 +78,8 @@ async fn serve(socket: Socket, service: Arc<Service>) -> io::Result<()> {
     write.write_all(&bytes).await?;
     match (welcome, role) {
         (Welcome::Refused { reason }, _) => Err(io::Error::other(reason)),
-        (Welcome::Accepted { .. }, Role::Peer { .. }) => {
-            serve_peer::serve(frames, write, &service.peers).await
+        (Welcome::Accepted { .. }, Role::Peer { node_id }) => {
+            serve_peer::serve(frames, write, &service.peers, node_id).await
         }
         (Welcome::Accepted { .. }, Role::Client) => {
             let (router, drain) = (Arc::clone(&service.router), service.drain.clone());

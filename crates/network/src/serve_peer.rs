@@ -2,7 +2,11 @@
 //!
 //! - **V1** Until a node is *admitted* it takes no part in Raft: it answers only whether it has
 //!   seen a voter. A voter that lost its disk finds out there, before it can vote twice.
-//! - **V2** A reading of the leader's time counts from the moment that its frame was read off the
+//! - **V2** Whoever asks for a vote or sends what a leader sends has voted for itself. It is recorded
+//!   as seen before this node answers, as those are whose answers this node counts.
+//! - **V3** What was seen outlives who saw it: once members have changed, every voter counts as
+//!   seen, for the one node that had counted its votes may be gone.
+//! - **V4** A reading of the leader's time counts from the moment that its frame was read off the
 //!   socket, and only if the message was accepted.
 
 use std::collections::VecDeque;
@@ -12,6 +16,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt, stream};
 use openraft::alias::SnapshotOf;
+use openraft::async_runtime::WatchReceiver;
 use openraft::raft::StreamAppendError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tenure_client::wire::{self, Frames};
@@ -43,23 +48,28 @@ pub(crate) struct PeerService {
     pub(crate) admitted: watch::Receiver<bool>,
 }
 
-/// What a message said of the leader's time, and when it arrived (V2).
+/// What a message said of the leader's time, and when it arrived (V4).
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     leader_now_ms: Option<u64>,
     arrived: Duration,
 }
 
-/// Serves one connection, which is for one purpose: calls one by one, or a stream of appends.
+/// Serves one connection of the node `from`, which is for one purpose: calls one by one, or a
+/// stream of appends.
 pub(crate) async fn serve(
     mut frames: Frames<ReadHalf>,
     mut write: WriteHalf,
     service: &PeerService,
+    from: u64,
 ) -> io::Result<()> {
     let mut receiving = None;
     let mut bytes = Vec::new();
     loop {
         let (message, reading) = service.next(&mut frames).await?;
+        if has_voted(&message) {
+            service.seen.insert(from)?;
+        }
         if !service.may(&message) {
             let reason = "the node is not admitted to Raft yet".to_owned();
             push(&mut bytes, &PeerAnswer::Failed(reason))?;
@@ -72,6 +82,11 @@ pub(crate) async fn serve(
         write.write_all(&bytes).await?;
         bytes.clear();
     }
+}
+
+/// V2: whether the sender of a message has voted, for itself at least.
+fn has_voted(message: &PeerMessage) -> bool {
+    !matches!(message, PeerMessage::PreVote(_) | PeerMessage::HaveYouSeen { .. })
 }
 
 fn push(bytes: &mut Vec<u8>, answer: &PeerAnswer) -> io::Result<()> {
@@ -88,6 +103,13 @@ impl PeerService {
     /// V1.
     fn may(&self, message: &PeerMessage) -> bool {
         *self.admitted.borrow() || matches!(message, PeerMessage::HaveYouSeen { .. })
+    }
+
+    /// V2 and V3. The first members are voters before any of them has voted.
+    fn has_seen(&self, id: u64) -> bool {
+        let members = self.raft.metrics().borrow_watched().membership_config.clone();
+        let have_changed = members.log_id().is_some_and(|id| id.index > 0);
+        self.seen.contains(id) || have_changed && members.voter_ids().any(|voter| voter == id)
     }
 
     fn hear(&self, term: u64, reading: Reading) {
@@ -136,7 +158,7 @@ impl PeerService {
             PeerMessage::HaveYouSeen { .. } if seeded(SeededBug::WipedNodeRejoins) => {
                 PeerAnswer::Seen(false)
             }
-            PeerMessage::HaveYouSeen { node_id } => PeerAnswer::Seen(self.seen.contains(node_id)),
+            PeerMessage::HaveYouSeen { node_id } => PeerAnswer::Seen(self.has_seen(node_id)),
         })
     }
 

@@ -166,7 +166,7 @@ impl std::fmt::Debug for DirLock {
     }
 }
 
-/// The voters whose votes or acknowledgements this node has counted, durably: a node that was
+/// The nodes that this one knows to have voted or acknowledged anything, durably: a node that was
 /// seen and comes back empty has lost its disk and could vote twice.
 #[derive(Debug)]
 pub struct SeenVoters {
