@@ -34,8 +34,13 @@ fn refusal(code: &str, status: u64, more: Value) -> Value {
 }
 
 fn acquire(mark: &str) -> Op {
+    again(mark, mark)
+}
+
+/// The attempt of another send, once more.
+fn again(mark: &str, attempt: &str) -> Op {
     Op::Acquire {
-        attempt: format!("attempt of {mark}"),
+        attempt: format!("attempt of {attempt}"),
         mark: mark.to_owned(),
         lease_ms: LEASE,
         ttl_ms: TTL,
@@ -202,16 +207,6 @@ fn an_attempt_that_was_released_may_be_granted_again_unseen() {
         event((4, 5), acquire("a"), lost()),
         event((6, 7), complete(1, "late"), stolen(2, 3)),
     ]);
-}
-
-/// The same attempt, sent again.
-fn again(mark: &str, attempt: &str) -> Op {
-    Op::Acquire {
-        attempt: format!("attempt of {attempt}"),
-        mark: mark.to_owned(),
-        lease_ms: LEASE,
-        ttl_ms: TTL,
-    }
 }
 
 #[test]

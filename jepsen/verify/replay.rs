@@ -187,7 +187,7 @@ impl Possible {
             return Some(self);
         }
         // Who held it before that grant could have resumed instead.
-        let could_resume = state.before.is_some() && self.attempt() == state.before.as_ref();
+        let could_resume = self.attempt() == state.before.as_ref();
         if state.is_unseen && !could_resume {
             return None;
         }
