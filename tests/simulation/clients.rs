@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -109,11 +109,9 @@ struct Shared {
     stop: AtomicBool,
     /// The last reads may begin.
     finish: AtomicBool,
-    /// What the operator is to do, and what is done.
+    /// What the operator is to do, or is doing, and what is done.
     orders: Mutex<VecDeque<Change>>,
     done: Mutex<Vec<(Change, bool)>>,
-    /// How many of them are not done.
-    under_way: AtomicUsize,
     wrong: Mutex<Vec<String>>,
 }
 
@@ -145,7 +143,6 @@ impl Clients {
             finish: AtomicBool::new(false),
             orders: Mutex::default(),
             done: Mutex::default(),
-            under_way: AtomicUsize::new(0),
             wrong: Mutex::default(),
         }))
     }
@@ -170,13 +167,12 @@ impl Clients {
 
     /// Tells the operator to change the cluster.
     pub(crate) fn order(&self, change: Change) {
-        self.0.under_way.fetch_add(1, Ordering::Relaxed);
         lock(&self.0.orders).push_back(change);
     }
 
     /// Whether the operator has nothing to do: the members stay who they are.
     pub(crate) fn has_followed_orders(&self) -> bool {
-        self.0.under_way.load(Ordering::Relaxed) == 0
+        lock(&self.0.orders).is_empty()
     }
 
     /// What the operator has done since the last look, and whether it was taken.
@@ -226,7 +222,7 @@ async fn operate(shared: Arc<Shared>) {
     let mut rng = StdRng::seed_from_u64(rand::random());
     loop {
         sleep(Duration::from_millis(20)).await;
-        let Some(change) = lock(&shared.orders).pop_front() else { continue };
+        let Some(change) = lock(&shared.orders).front().cloned() else { continue };
         let mut is_taken = None;
         for _ in 0..TRIES {
             let node = *lock(&shared.nodes).choose(&mut rng).expect("there are nodes");
@@ -248,7 +244,7 @@ async fn operate(shared: Arc<Shared>) {
         let is_taken = is_taken.unwrap_or(false);
         shared.trace.note(elapsed().as_millis(), format_args!("operator {change:?} {is_taken}"));
         lock(&shared.done).push((change, is_taken));
-        shared.under_way.fetch_sub(1, Ordering::Relaxed);
+        lock(&shared.orders).pop_front();
     }
 }
 

@@ -160,7 +160,10 @@ impl Witness {
             (last.index(), term) == (applied.index, applied.term)
         });
         if !matches {
-            return Ok(());
+            // Only what a snapshot brought is applied before it is in the log, or purged from it.
+            let covers = running.state.current_snapshot().map_or(0, |snapshot| snapshot.index());
+            let missing = || format!("X2: {applied:?}, and its log does not have that entry");
+            return holds(applied.index <= covers, missing);
         }
         for entry in entries {
             let index = entry.index();
