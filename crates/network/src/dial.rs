@@ -234,7 +234,7 @@ impl Peer {
 }
 
 fn saw(seen: &SeenVoters, target: u64) -> Result<(), Failed> {
-    if seen.contains(target) { Ok(()) } else { seen.insert(target).map_err(broken) }
+    seen.insert(target).map_err(broken)
 }
 
 impl RaftNetworkV2<TypeConfig> for Peer {
