@@ -5,15 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_api::frame::Change;
+use bytes::Bytes;
+use openraft::raft::VoteRequest;
+use tenure_api::frame::{Change, Hello, MAGIC, PROTOCOL, Role, Welcome};
 use tenure_api::{MemberRole, Node, Refusal, ViewState};
+use tenure_client::wire::{self, Frames};
 use tenure_client::{Acquisition, Conclusion, DialError};
 use tenure_network::StartError;
+use tenure_network::peer::{PeerAnswer, PeerFrame, PeerMessage};
 use tenure_state_machine::{Acquire, Complete};
+use tenure_storage::Vote;
 use tenure_tests::{
     Cluster, NoAnswer, Options, acquire, complete, eventually, name, payload, release, token_of,
     within,
 };
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinHandle;
 
 fn ms(ms: u64) -> Duration {
@@ -278,16 +286,57 @@ async fn a_voter_that_lost_its_disk_is_refused_and_comes_back_only_under_a_new_i
     assert!(refused, "{again:?}");
 }
 
-/// Nobody has counted the votes of the first leader but itself.
+/// What a peer is answered, one by one on one connection.
+struct Peer {
+    frames: Frames<OwnedReadHalf>,
+    write: OwnedWriteHalf,
+}
+
+impl Peer {
+    async fn dial(address: &str, node_id: u64) -> Self {
+        let (read, write) = TcpStream::connect(address).await.unwrap().into_split();
+        let mut peer = Self { frames: Frames::new(read), write };
+        let hello = Hello { protocol: PROTOCOL, cluster_id: None, role: Role::Peer { node_id } };
+        let mut bytes = MAGIC.to_vec();
+        wire::push(&mut bytes, &hello).unwrap();
+        let welcome: Welcome = wire::decode(&peer.answer(&bytes).await).unwrap();
+        assert!(matches!(welcome, Welcome::Accepted { .. }), "{welcome:?}");
+        peer
+    }
+
+    async fn answer(&mut self, bytes: &[u8]) -> Bytes {
+        self.write.write_all(bytes).await.unwrap();
+        self.frames.next().await.unwrap()
+    }
+
+    async fn say(&mut self, message: PeerMessage) -> PeerAnswer {
+        let mut bytes = Vec::new();
+        wire::push(&mut bytes, &PeerFrame { leader_now_ms: None, message }).unwrap();
+        wire::decode(&self.answer(&bytes).await).unwrap()
+    }
+
+    async fn is_seen(&mut self, node_id: u64) -> bool {
+        let answer = self.say(PeerMessage::HaveYouSeen { node_id }).await;
+        let PeerAnswer::Seen(is_seen) = answer else { panic!("{answer:?}") };
+        is_seen
+    }
+}
+
+/// It has voted for itself, and nobody else counts that vote.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_lost_its_disk_is_refused() {
-    let mut cluster = Cluster::start(3).await;
-    let wiped = cluster.leader().await;
-    write(&cluster, wiped, 10).await;
-    cluster.crash(wiped).await;
-    cluster.wipe(wiped);
-    let refused = cluster.try_restart(wiped).await;
-    assert!(matches!(refused, Err(StartError::LostItsData { id }) if id == wiped), "{refused:?}");
+async fn whoever_asks_for_a_vote_is_seen() {
+    let cluster = Cluster::start(3).await;
+    let stranger = 9;
+    let request = || VoteRequest::new(Vote::new(0, stranger), None);
+    for id in cluster.ids() {
+        let mut peer = Peer::dial(&cluster.address(id).rpc, stranger).await;
+        let answer = peer.say(PeerMessage::PreVote(request())).await;
+        assert!(matches!(answer, PeerAnswer::Vote(_)), "{answer:?}");
+        assert!(!peer.is_seen(stranger).await, "it has not voted yet");
+        let answer = peer.say(PeerMessage::Vote(request())).await;
+        assert!(matches!(answer, PeerAnswer::Vote(_)), "{answer:?}");
+        assert!(peer.is_seen(stranger).await);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
