@@ -60,6 +60,7 @@ mod members;
 mod metrics;
 mod node;
 pub mod peer;
+mod pending;
 mod propose;
 mod purge;
 mod read_index;

@@ -61,12 +61,20 @@ type Seen = (Option<Arc<Record>>, Applied);
 
 impl From<ProposeError> for Unanswered {
     fn from(error: ProposeError) -> Self {
-        Self::Refused(match error {
-            ProposeError::NotLeader => return Self::NotLeading,
-            ProposeError::Overloaded => overloaded("too many proposals wait"),
-            ProposeError::TooLate => Refusal::NoLeader,
-            ProposeError::Unknown => Refusal::OutcomeUnknown,
-        })
+        if error == ProposeError::NotLeader {
+            Self::NotLeading
+        } else {
+            Self::Refused(refused(error))
+        }
+    }
+}
+
+/// What a caller is told who goes nowhere else.
+pub(crate) fn refused(error: ProposeError) -> Refusal {
+    match error {
+        ProposeError::Overloaded => overloaded("too many proposals wait"),
+        ProposeError::NotLeader | ProposeError::TooLate => Refusal::NoLeader,
+        ProposeError::Unknown => Refusal::OutcomeUnknown,
     }
 }
 
@@ -199,11 +207,28 @@ impl Local {
         }
     }
 
-    /// One pass: a read if nothing would change, else through the log.
-    async fn try_acquire(&self, acquire: &Acquire, deadline: Instant) -> Answered<Decided> {
+    /// Whether a command goes to the log as it is: the disk has room, and no read would answer it.
+    pub(crate) fn goes_to_the_log(&self, command: &Command) -> bool {
+        self.check_disk(std::slice::from_ref(command)).is_ok()
+            && match command {
+                Command::Acquire(acquire) => self.may_settle(acquire).is_ok_and(|may| !may),
+                Command::Complete(_)
+                | Command::Release(_)
+                | Command::Extend(_)
+                | Command::Purge(_) => true,
+            }
+    }
+
+    /// Whether nothing would change, as far as this node knows.
+    fn may_settle(&self, acquire: &Acquire) -> io::Result<bool> {
         let (record, applied) = self.state.read(&acquire.name)?;
         let verdict = judge_acquire(record.as_deref(), applied.clock_ms, acquire);
-        if matches!(verdict, AcquireVerdict::Settled(_)) {
+        Ok(matches!(verdict, AcquireVerdict::Settled(_)))
+    }
+
+    /// One pass: a read if nothing would change, else through the log.
+    async fn try_acquire(&self, acquire: &Acquire, deadline: Instant) -> Answered<Decided> {
+        if self.may_settle(acquire)? {
             let seen = Box::pin(self.read(&acquire.name, deadline)).await?;
             if let Some(decided) = self.settled(acquire, &seen)? {
                 return Ok(decided);

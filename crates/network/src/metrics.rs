@@ -131,14 +131,18 @@ impl Metrics {
         match (ask, reply) {
             (Ask::Batch(commands), Ok(Reply::Batch(results))) => {
                 for (command, result) in commands.iter().zip(results) {
-                    let outcome = result.as_ref().map_or_else(refusal, |d| self.decided(d));
-                    self.count(command_name(command), outcome);
+                    self.settled(command_name(command), result.as_ref());
                 }
             }
-            (_, Ok(Reply::Answer(decided))) => self.count(ask_name(ask), self.decided(decided)),
+            (_, Ok(Reply::Answer(decided))) => self.settled(ask_name(ask), Ok(decided)),
             (_, Ok(reply)) => self.count(ask_name(ask), reply_name(reply)),
             (_, Err(refused)) => self.count(ask_name(ask), refusal(refused)),
         }
+    }
+
+    /// Counts an answered command, on the node that its client asked.
+    pub(crate) fn settled(&self, operation: &'static str, outcome: Result<&Decided, &Refusal>) {
+        self.count(operation, outcome.map_or_else(refusal, |decided| self.decided(decided)));
     }
 
     fn count(&self, operation: &'static str, outcome: &'static str) {
@@ -214,7 +218,8 @@ impl Gauges {
     }
 }
 
-fn command_name(command: &Command) -> &'static str {
+/// A command, as metrics call it.
+pub(crate) fn command_name(command: &Command) -> &'static str {
     match command {
         Command::Acquire(_) => "acquire",
         Command::Complete(_) => "complete",

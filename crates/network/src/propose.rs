@@ -18,6 +18,7 @@ use tenure_api::frame::Decided;
 use tenure_state_machine::limits::ENTRY_BYTES;
 use tenure_state_machine::{Answers, At, Command, Entry};
 use tenure_storage::{LogId, Raft, TypeConfig};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -44,6 +45,15 @@ pub(crate) enum ProposeError {
     Unknown,
 }
 
+/// Who waits for a proposal.
+pub(crate) trait Asker: Send + Sync {
+    /// P3: whether somebody still waits. From here on the proposal may commit, and an asker that
+    /// gives up must say so.
+    fn claim(&self) -> bool;
+    /// Called once: what was decided, one of each command, or why there is nothing.
+    fn answer(self: Box<Self>, outcome: Result<Vec<Decided>, ProposeError>, commands: &[Command]);
+}
+
 /// Hands commands to the proposer's task.
 #[derive(Debug, Clone)]
 pub(crate) struct Proposer {
@@ -52,35 +62,35 @@ pub(crate) struct Proposer {
 }
 
 /// Commands that go into one entry together; none for a tick.
-#[derive(Debug)]
 struct Proposal {
     commands: Vec<Command>,
     /// Its part of an entry, of [`ENTRY_BYTES`].
     weight: usize,
-    stage: Arc<AtomicU8>,
-    reply: Reply,
+    asker: Box<dyn Asker>,
 }
 
-type Reply = oneshot::Sender<Result<Vec<Decided>, ProposeError>>;
+/// The asker that is a future.
+struct Call {
+    stage: Arc<AtomicU8>,
+    reply: oneshot::Sender<Result<Vec<Decided>, ProposeError>>,
+}
 
 const QUEUED: u8 = 0;
 const PROPOSED: u8 = 1;
 const WITHDRAWN: u8 = 2;
 
-impl Proposal {
-    fn new(commands: Vec<Command>, stage: Arc<AtomicU8>, reply: Reply) -> Self {
-        let bytes: usize = commands.iter().map(Command::size).sum();
-        let weight = bytes.max(commands.len() * COMMAND_WEIGHT);
-        Self { commands, weight, stage, reply }
-    }
-
-    /// P3: claims the proposal for an entry, unless nobody waits for it.
+impl Asker for Call {
     fn claim(&self) -> bool {
         !self.reply.is_closed()
             && self
                 .stage
                 .compare_exchange(QUEUED, PROPOSED, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
+    }
+
+    fn answer(self: Box<Self>, outcome: Result<Vec<Decided>, ProposeError>, _: &[Command]) {
+        // Who does not wait any more has said so.
+        drop(self.reply.send(outcome));
     }
 }
 
@@ -94,6 +104,21 @@ impl Proposer {
         Self { queue, flow }
     }
 
+    /// Proposes commands that share an entry. The asker learns what comes of them; at once, when
+    /// that is nothing.
+    pub(crate) fn submit(&self, commands: Vec<Command>, asker: Box<dyn Asker>) {
+        let bytes: usize = commands.iter().map(Command::size).sum();
+        let weight = bytes.max(commands.len() * COMMAND_WEIGHT);
+        self.flow.arrive(weight);
+        let Err(error) = self.queue.try_send(Proposal { commands, weight, asker }) else { return };
+        self.flow.leave(weight);
+        let (proposal, why) = match error {
+            TrySendError::Full(proposal) => (proposal, ProposeError::Overloaded),
+            TrySendError::Closed(proposal) => (proposal, ProposeError::NotLeader),
+        };
+        proposal.asker.answer(Err(why), &proposal.commands);
+    }
+
     /// Proposes commands that share an entry and waits until they are applied.
     pub(crate) async fn propose(
         &self,
@@ -102,16 +127,7 @@ impl Proposer {
     ) -> Result<Vec<Decided>, ProposeError> {
         let (reply, answer) = oneshot::channel();
         let stage = Arc::new(AtomicU8::new(QUEUED));
-        let proposal = Proposal::new(commands, Arc::clone(&stage), reply);
-        let weight = proposal.weight;
-        self.flow.arrive(weight);
-        self.queue.try_send(proposal).map_err(|error| {
-            self.flow.leave(weight);
-            match error {
-                mpsc::error::TrySendError::Full(_) => ProposeError::Overloaded,
-                mpsc::error::TrySendError::Closed(_) => ProposeError::NotLeader,
-            }
-        })?;
+        self.submit(commands, Box::new(Call { stage: Arc::clone(&stage), reply }));
         match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(after_silence(&stage, ProposeError::NotLeader)),
@@ -155,7 +171,7 @@ impl Task {
             };
             self.flow.ready().await;
             let batch = self.gather(first);
-            if !batch.replies.0.is_empty() {
+            if !batch.askers.0.is_empty() {
                 self.propose(batch).await;
             }
         }
@@ -171,7 +187,7 @@ impl Task {
                 break;
             }
             self.flow.leave(proposal.weight);
-            if proposal.claim() {
+            if proposal.asker.claim() {
                 batch.push(proposal);
             }
             next = self.proposals.try_recv().ok();
@@ -182,7 +198,7 @@ impl Task {
     async fn propose(&self, batch: Batch) {
         // P1.
         let Some(present) = self.time.present() else {
-            return batch.replies.refuse(ProposeError::NotLeader);
+            return batch.askers.refuse(ProposeError::NotLeader, &batch.commands);
         };
         let weight = batch.weight;
         self.metrics.entry_proposed(batch.commands.len());
@@ -190,17 +206,18 @@ impl Task {
         let (responder, answer) = ProgressResponder::complete_only();
         let leader = CommittedLeaderId::new(present.term);
         self.flow.depart();
+        let proposed = Arc::clone(&entry);
         let handed = self.raft.write(entry).with_leader(leader).responder(responder).await;
-        let replies = batch.replies;
+        let askers = batch.askers;
         if handed.is_err() {
             self.flow.land(weight);
-            return replies.refuse(ProposeError::Unknown);
+            return askers.refuse(ProposeError::Unknown, &proposed.commands);
         }
         let flow = Arc::clone(&self.flow);
         tokio::spawn(async move {
             let result: Option<ClientWriteResult<TypeConfig>> = answer.await.ok();
             flow.land(weight);
-            replies.distribute(result);
+            askers.distribute(result, &proposed.commands);
         });
     }
 }
@@ -210,51 +227,64 @@ impl Task {
 struct Batch {
     commands: Vec<Command>,
     weight: usize,
-    replies: Replies,
+    askers: Askers,
 }
 
 /// Each with the number of commands that it waits for.
 #[derive(Default)]
-struct Replies(Vec<(usize, Reply)>);
+struct Askers(Vec<(usize, Box<dyn Asker>)>);
 
 impl Batch {
     fn fits(&self, proposal: &Proposal) -> bool {
-        self.replies.0.is_empty() || self.weight + proposal.weight <= ENTRY_BYTES
+        self.askers.0.is_empty() || self.weight + proposal.weight <= ENTRY_BYTES
     }
 
     fn push(&mut self, proposal: Proposal) {
         self.weight += proposal.weight;
-        self.replies.0.push((proposal.commands.len(), proposal.reply));
+        self.askers.0.push((proposal.commands.len(), proposal.asker));
         self.commands.extend(proposal.commands);
     }
 }
 
-impl Replies {
+impl Askers {
     /// P2.
-    fn distribute(self, result: Option<ClientWriteResult<TypeConfig>>) {
+    fn distribute(self, result: Option<ClientWriteResult<TypeConfig>>, commands: &[Command]) {
         match result {
-            Some(Ok(response)) => self.answer(response.log_id, response.data),
-            Some(Err(ClientWriteError::ForwardToLeader(_))) => self.refuse(ProposeError::NotLeader),
+            Some(Ok(response)) => self.answer(response.log_id, response.data, commands),
+            Some(Err(ClientWriteError::ForwardToLeader(_))) => {
+                self.refuse(ProposeError::NotLeader, commands);
+            }
             // Discarded by a new leader, which may have it all the same; or Raft has stopped.
-            Some(Err(_)) | None => self.refuse(ProposeError::Unknown),
+            Some(Err(_)) | None => self.refuse(ProposeError::Unknown, commands),
         }
     }
 
-    fn answer(self, log_id: LogId, answers: Answers) {
+    fn answer(self, log_id: LogId, answers: Answers, commands: &[Command]) {
         let (index, term) = (log_id.index, log_id.committed_leader_id().term);
         let mut slots = (0_u32..).zip(answers.answers);
-        for (count, reply) in self.0 {
+        self.each(commands, |count| {
             let decided = slots.by_ref().take(count).map(|(slot, answer)| {
                 let at = At { index, slot: Some(slot), term, now_ms: answers.now_ms };
                 Decided { answer, at }
             });
-            drop(reply.send(Ok(decided.collect())));
-        }
+            Ok(decided.collect())
+        });
     }
 
-    fn refuse(self, error: ProposeError) {
-        for (_, reply) in self.0 {
-            drop(reply.send(Err(error)));
+    fn refuse(self, error: ProposeError, commands: &[Command]) {
+        self.each(commands, |_| Err(error));
+    }
+
+    /// Tells each asker the outcome of its commands.
+    fn each(
+        self,
+        mut commands: &[Command],
+        mut outcome: impl FnMut(usize) -> Result<Vec<Decided>, ProposeError>,
+    ) {
+        for (count, asker) in self.0 {
+            let (its, rest) = commands.split_at_checked(count).unwrap_or_default();
+            commands = rest;
+            asker.answer(outcome(count), its);
         }
     }
 }

@@ -64,16 +64,21 @@ impl Router {
             Ok(_room) => self.answer(&ask, budget, reach).await,
             Err(refusal) => Err(refusal),
         };
-        let reply = match reply {
-            Err(Refusal::OutcomeUnknown) if seeded(SeededBug::UnknownSaidRefused) => {
-                Err(Refusal::NoLeader)
-            }
-            reply => reply,
-        };
+        let reply = reply.map_err(said);
         if reach != Reach::Forwarded {
             self.metrics.answered(&ask, reply.as_ref());
         }
         reply
+    }
+
+    /// Whether this node would hand a command to the log as it is.
+    pub(crate) fn goes_to_the_log(&self, ask: &Ask) -> bool {
+        let Ask::Command { command, wait_ms: 0 } = ask else { return false };
+        self.serves() && self.local.goes_to_the_log(command)
+    }
+
+    fn serves(&self) -> bool {
+        self.roles.borrow().serves && !self.stopping.load(Ordering::Relaxed)
     }
 
     async fn answer(&self, ask: &Ask, budget: Duration, reach: Reach) -> Result<Reply, Refusal> {
@@ -84,7 +89,7 @@ impl Router {
             return stale::get(&self.local.state, name);
         }
         let deadlines = Deadlines::new(wait_ms(ask), budget, self.request_timeout);
-        if self.roles.borrow().serves && !self.stopping.load(Ordering::Relaxed) {
+        if self.serves() {
             match self.here(ask, deadlines).await {
                 Ok(reply) => return Ok(reply),
                 Err(Unanswered::Refused(refusal)) => return Err(refusal),
@@ -145,6 +150,12 @@ impl Router {
     }
 }
 
+/// Where bug 15 is seeded.
+pub(crate) fn said(refusal: Refusal) -> Refusal {
+    let seeded = refusal == Refusal::OutcomeUnknown && seeded(SeededBug::UnknownSaidRefused);
+    if seeded { Refusal::NoLeader } else { refusal }
+}
+
 /// Waits for news of the leader or a little while; says whether there is time left.
 async fn pause(roles: &mut watch::Receiver<Roles>, deadline: Instant) -> bool {
     let news = async {
@@ -159,7 +170,7 @@ async fn pause(roles: &mut watch::Receiver<Roles>, deadline: Instant) -> bool {
 }
 
 /// About how much memory a request holds.
-fn bytes(ask: &Ask) -> usize {
+pub(crate) fn bytes(ask: &Ask) -> usize {
     match ask {
         Ask::Command { command, .. } => command.size(),
         Ask::Batch(commands) => commands.iter().map(Command::size).sum(),

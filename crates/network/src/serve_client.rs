@@ -1,4 +1,7 @@
 //! A client's connection: many requests in flight, answers in any order.
+//!
+//! A command that needs nothing but its place in the log is handed to the proposer as soon as it is
+//! read, and waits in a table ([`Pending`]); every other request has a task of its own.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,16 +10,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_api::Refusal;
-use tenure_api::frame::{Ask, ClientFrame, IN_FLIGHT, Reply, Request, ServerFrame};
+use tenure_api::frame::{Ask, ClientFrame, Decided, IN_FLIGHT, Reply, Request, ServerFrame};
 use tenure_client::wire::{self, Frames};
 use tenure_client::{ReadHalf, WriteHalf};
+use tenure_state_machine::Command;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet, yield_now};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::route::{Reach, Router};
+use crate::local::{self, Deadlines};
+use crate::metrics::command_name;
+use crate::pending::{Pending, Waiting};
+use crate::propose::{Asker, ProposeError};
+use crate::route::{self, Reach, Router};
 use crate::socket;
 
 /// Bytes of answers that a client may leave unread; beyond, it is hung up on.
@@ -30,6 +38,7 @@ const KEPT_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 struct Client {
     router: Arc<Router>,
+    pending: Pending,
     /// Frames on their way out.
     out: Mutex<Vec<u8>>,
     /// There is something in `out`, or nothing will be any more.
@@ -49,11 +58,18 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     let client = Arc::new(Client {
         router,
+        pending: Pending::default(),
         out: Mutex::default(),
         more: Notify::new(),
         ending: AtomicBool::new(false),
     });
-    let reading = read_requests(Arc::clone(&client), frames, drain);
+    let _end = End(&client);
+    let reading = async {
+        tokio::select! {
+            read = read_requests(Arc::clone(&client), frames, drain) => read,
+            never = client.answer_overdue() => never,
+        }
+    };
     let writing = client.write_answers(write);
     tokio::pin!(reading, writing);
     let mut frames = tokio::select! {
@@ -88,6 +104,7 @@ async fn read_requests(
                 // Only a request waits for a place: cancellations, and the connection's end, are
                 // noticed behind any number of waiters.
                 let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+                let Some((request, place)) = client.hand_over(request, place) else { continue };
                 let (id, waits) = (request.id, waits(&request.ask));
                 let client = Arc::clone(&client);
                 let task = requests.spawn(async move {
@@ -110,6 +127,7 @@ async fn read_requests(
         while requests.try_join_next().is_some() {}
     }
     while requests.join_next().await.is_some() {}
+    client.pending.emptied().await;
     Ok(frames)
 }
 
@@ -122,15 +140,133 @@ fn waits(ask: &Ask) -> bool {
     }
 }
 
+fn reach(request: &Request) -> Reach {
+    if request.forwarded { Reach::Forwarded } else { Reach::Cluster }
+}
+
+/// The connection ends: nobody waits for its requests any more.
+struct End<'a>(&'a Client);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.pending.close();
+    }
+}
+
+/// A request in the table, to the proposer.
+struct Ticket {
+    client: Arc<Client>,
+    number: u64,
+}
+
+impl Asker for Ticket {
+    fn claim(&self) -> bool {
+        self.client.pending.claim(self.number)
+    }
+
+    fn answer(self: Box<Self>, outcome: Result<Vec<Decided>, ProposeError>, its: &[Command]) {
+        match (outcome, its) {
+            (Err(ProposeError::NotLeader), [command]) => self.seek(command.clone()),
+            (Ok(decided), _) => {
+                // One command has one answer; without it the outcome is not known.
+                let decided = decided.into_iter().next().ok_or(Refusal::OutcomeUnknown);
+                self.client.conclude(self.number, decided);
+            }
+            (Err(error), _) => self.client.conclude(self.number, Err(local::refused(error))),
+        }
+    }
+}
+
+impl Ticket {
+    /// Asks whoever leads now, as a request with a task would have.
+    fn seek(&self, command: Command) {
+        let Some((deadline, reach)) = self.client.pending.get(self.number) else { return };
+        let (client, number) = (Arc::clone(&self.client), self.number);
+        let task = tokio::spawn(async move {
+            let ask = Ask::Command { command, wait_ms: 0 };
+            let left = deadline.saturating_duration_since(Instant::now());
+            let reply = client.router.ask(ask, left, reach).await;
+            if let Some(waiting) = client.pending.take(number) {
+                client.push(waiting.id, reply);
+            }
+        });
+        self.client.pending.sought(self.number, task.abort_handle());
+    }
+}
+
+impl Drop for Ticket {
+    /// Without an answer the node ends.
+    fn drop(&mut self) {
+        self.client.abandon(self.number);
+    }
+}
+
 impl Client {
     async fn answer(&self, request: Request) {
-        let Request { id, budget_ms, forwarded, ask } = request;
-        let reach = if forwarded { Reach::Forwarded } else { Reach::Cluster };
+        let reach = reach(&request);
+        let Request { id, budget_ms, ask, .. } = request;
         let reply = match ask.check() {
             Ok(()) => self.router.ask(ask, Duration::from_millis(budget_ms), reach).await,
             Err(refusal) => Err(refusal),
         };
         self.push(id, reply);
+    }
+
+    /// Hands a command to the proposer, if it needs nothing but that; gives it back otherwise.
+    fn hand_over(
+        self: &Arc<Self>,
+        request: Request,
+        place: OwnedSemaphorePermit,
+    ) -> Option<(Request, OwnedSemaphorePermit)> {
+        if request.ask.check().is_err() || !self.router.goes_to_the_log(&request.ask) {
+            return Some((request, place));
+        }
+        let Ok(room) = self.router.budget.take(route::bytes(&request.ask)) else {
+            return Some((request, place));
+        };
+        let (id, reach) = (request.id, reach(&request));
+        let Request { budget_ms, forwarded, ask, .. } = request;
+        let Ask::Command { command, .. } = ask else {
+            return Some((Request { id, budget_ms, forwarded, ask }, place));
+        };
+        let budget = Duration::from_millis(budget_ms);
+        let deadline = Deadlines::new(0, budget, self.router.request_timeout).answer;
+        let operation = command_name(&command);
+        let _permits = [place, room];
+        let number = self.pending.insert(Waiting { id, deadline, reach, operation, _permits });
+        let ticket = Ticket { client: Arc::clone(self), number };
+        self.router.local.proposer.submit(vec![command], Box::new(ticket));
+        None
+    }
+
+    fn conclude(&self, number: u64, decided: Result<Decided, Refusal>) {
+        if let Some(waiting) = self.pending.take(number) {
+            self.settle(&waiting, decided);
+        }
+    }
+
+    fn settle(&self, waiting: &Waiting, decided: Result<Decided, Refusal>) {
+        let decided = decided.map_err(route::said);
+        if waiting.reach != Reach::Forwarded {
+            self.router.metrics.settled(waiting.operation, decided.as_ref());
+        }
+        self.push(waiting.id, decided.map(Reply::Answer));
+    }
+
+    /// Answers what the proposer let go of without a word.
+    fn abandon(&self, number: u64) {
+        if let Some((waiting, why)) = self.pending.abandon(number) {
+            self.settle(&waiting, Err(local::refused(why)));
+        }
+    }
+
+    /// Answers each request whose time is up with what can be said of it then.
+    async fn answer_overdue(&self) -> ! {
+        loop {
+            for (waiting, why) in self.pending.overdue().await {
+                self.settle(&waiting, Err(local::refused(why)));
+            }
+        }
     }
 
     fn push(&self, id: u64, reply: Result<Reply, Refusal>) {
