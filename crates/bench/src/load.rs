@@ -3,8 +3,8 @@
 //! The clients run through; whoever measures opens and closes *windows* meanwhile. A call belongs
 //! to the window in which it began, so that a stall at the end of a window is in its tail.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -66,7 +66,7 @@ pub struct Load {
 #[derive(Debug)]
 pub struct Running {
     shared: Arc<Shared>,
-    clients: Vec<JoinHandle<anyhow::Result<Vec<Tally>>>>,
+    clients: Vec<JoinHandle<anyhow::Result<()>>>,
 }
 
 /// What the clients share.
@@ -76,7 +76,13 @@ struct Shared {
     window: AtomicUsize,
     /// Operations in and out of windows.
     ops: AtomicU64,
+    /// Tallies of the windows so far, in lanes that clients share: one for each client would be more
+    /// memory than a processor's cache holds, and the bench would measure itself.
+    lanes: [Mutex<Vec<Tally>>; LANES],
 }
+
+/// More than threads that count at the same time.
+const LANES: usize = 8;
 
 /// The window of a load that is over.
 const OVER: usize = usize::MAX;
@@ -94,14 +100,18 @@ impl Running {
         );
         ensure!(!connections.is_empty(), "there is no connection");
         let completed = Arc::new(prepare(&connections, load).await?);
-        let shared = Arc::new(Shared { window: AtomicUsize::new(0), ops: AtomicU64::new(0) });
-        let clients = clients_of(&connections, load).map(|connection| {
+        let shared = Arc::new(Shared {
+            window: AtomicUsize::new(0),
+            ops: AtomicU64::new(0),
+            lanes: Default::default(),
+        });
+        let clients = clients_of(&connections, load).enumerate().map(|(number, connection)| {
             let client = Client {
                 connection: Arc::clone(connection),
                 load,
                 shared: Arc::clone(&shared),
                 completed: Arc::clone(&completed),
-                tallies: Vec::new(),
+                lane: number % LANES,
             };
             tokio::spawn(client.run())
         });
@@ -126,10 +136,12 @@ impl Running {
     /// When a client could not go on.
     pub async fn stop(self) -> anyhow::Result<Vec<Tally>> {
         self.open(OVER);
-        let mut sums: Vec<Tally> = Vec::new();
         for client in self.clients {
-            let tallies = client.await.context("a client of the bench failed")??;
-            for (place, tally) in tallies.into_iter().enumerate() {
+            client.await.context("a client of the bench failed")??;
+        }
+        let mut sums: Vec<Tally> = Vec::new();
+        for lane in &self.shared.lanes {
+            for (place, tally) in std::mem::take(&mut *lock(lane)).into_iter().enumerate() {
                 match sums.get_mut(place) {
                     Some(sum) => sum.add(tally)?,
                     None => sums.push(tally),
@@ -138,6 +150,10 @@ impl Running {
         }
         Ok(sums)
     }
+}
+
+fn lock(lane: &Mutex<Vec<Tally>>) -> MutexGuard<'_, Vec<Tally>> {
+    lane.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The connection of each client.
@@ -187,12 +203,11 @@ struct Client<S> {
     load: Load,
     shared: Arc<Shared>,
     completed: Arc<Vec<String>>,
-    /// Of the windows so far.
-    tallies: Vec<Tally>,
+    lane: usize,
 }
 
 impl<S: System> Client<S> {
-    async fn run(mut self) -> anyhow::Result<Vec<Tally>> {
+    async fn run(mut self) -> anyhow::Result<()> {
         match self.load.workload {
             Workload::Cycle => while self.cycle().await? {},
             Workload::Duplicates => {
@@ -204,7 +219,7 @@ impl<S: System> Client<S> {
             }
             Workload::Heartbeat => self.heartbeats().await?,
         }
-        Ok(self.tallies)
+        Ok(())
     }
 
     /// Whether it goes on.
@@ -261,31 +276,30 @@ impl<S: System> Client<S> {
         let began = Instant::now();
         let came_to = call.await;
         let latency = began.elapsed();
-        let tally = match window {
-            0 | OVER => None,
-            number => {
-                while self.tallies.len() < number {
-                    self.tallies.push(Tally::new()?);
-                }
-                self.tallies.get_mut(number - 1)
-            }
-        };
-        match came_to {
+        let error = match came_to {
             Ok(value) => {
                 self.shared.ops.fetch_add(width, Ordering::Relaxed);
-                if let Some(tally) = tally {
-                    tally.succeeded(latency, width);
-                }
-                Ok(Some(value))
+                self.count(window, |tally| tally.succeeded(latency, width))?;
+                return Ok(Some(value));
             }
-            Err(error) => {
-                if let Some(tally) = tally {
-                    tally.failed(&error);
-                }
-                sleep(ERROR_PAUSE).await;
-                Ok(None)
-            }
+            Err(error) => error,
+        };
+        self.count(window, |tally| tally.failed(&error))?;
+        sleep(ERROR_PAUSE).await;
+        Ok(None)
+    }
+
+    fn count(&self, window: usize, add: impl FnOnce(&mut Tally)) -> anyhow::Result<()> {
+        if window == 0 || window == OVER {
+            return Ok(());
         }
+        let Some(lane) = self.shared.lanes.get(self.lane) else { return Ok(()) };
+        let mut tallies = lock(lane);
+        while tallies.len() < window {
+            tallies.push(Tally::new()?);
+        }
+        tallies.get_mut(window - 1).map(add);
+        Ok(())
     }
 }
 
