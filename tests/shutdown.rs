@@ -8,7 +8,7 @@ use tenure_api::Refusal;
 use tenure_client::Acquisition;
 use tenure_state_machine::{Acquire, Answer};
 use tenure_tests::{
-    Cluster, NoAnswer, Options, acquire, complete, name, release, token_of, within,
+    Cluster, NoAnswer, Options, acquire, complete, eventually, name, release, token_of, within,
 };
 use tokio::time::Instant;
 
@@ -98,6 +98,25 @@ async fn requests_in_flight_are_answered_when_a_node_stops() {
             }
         }
     }
+}
+
+/// It is in the log and cannot commit, so its caller learns that its outcome is unknown, not that
+/// the connection is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_proposed_is_answered_before_its_connection_ends() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let caller = cluster.caller(leader).await;
+    let before = cluster.settled().await;
+    cluster.isolate(leader);
+    let asked = tokio::spawn(async move { caller.acquire(long("k"), 0).await });
+    eventually("it is proposed", async || {
+        (cluster.node(leader).status().last_index > before).then_some(())
+    })
+    .await;
+    within(ms(12_000), "it stops", cluster.shutdown(leader)).await;
+    let told = within(ms(1000), "the caller is told", asked).await.unwrap();
+    assert_eq!(told, Err(NoAnswer::Refused(Refusal::OutcomeUnknown)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -90,32 +90,22 @@ impl Pending {
         }
     }
 
-    /// Notes who asks somebody else.
+    /// Notes who asks somebody else, and ends the task if nobody waits for it any more.
     pub(crate) fn sought(&self, number: u64, task: AbortHandle) {
-        if let Some((_, stage)) = self.table().waiting.get_mut(&number) {
-            *stage = Stage::Sought(task);
+        match self.table().waiting.get_mut(&number) {
+            Some((_, stage)) => *stage = Stage::Sought(task),
+            None => task.abort(),
         }
     }
 
     /// X1: gives it to who has its answer.
     pub(crate) fn take(&self, number: u64) -> Option<Waiting> {
-        self.remove(number, |_| true).map(|(waiting, _)| waiting)
-    }
-
-    /// X1: gives it, and what can be said of it without an answer; not if somebody else is asked.
-    pub(crate) fn abandon(&self, number: u64) -> Option<(Waiting, ProposeError)> {
-        let removed = self.remove(number, |stage| !matches!(stage, Stage::Sought(_)))?;
-        Some((removed.0, removed.1.silence()))
-    }
-
-    fn remove(&self, number: u64, may: impl FnOnce(&Stage) -> bool) -> Option<(Waiting, Stage)> {
         let mut table = self.table();
-        table.waiting.get(&number).filter(|(_, stage)| may(stage))?;
-        let removed = table.waiting.remove(&number);
+        let (waiting, _) = table.waiting.remove(&number)?;
         if table.waiting.is_empty() {
             self.emptied.notify_one();
         }
-        removed
+        Some(waiting)
     }
 
     /// The deadline of a request, and how far it may go.
@@ -192,6 +182,7 @@ mod tests {
     use std::time::Duration;
 
     use tokio::sync::Semaphore;
+    use tokio::task::{JoinError, JoinHandle};
     use tokio::time::advance;
 
     use super::*;
@@ -212,6 +203,11 @@ mod tests {
         let over = tokio::time::timeout(Duration::from_millis(ms), pending.overdue()).await;
         let over = over.unwrap_or_default().into_iter();
         over.map(|(waiting, why)| (waiting.id, why)).collect()
+    }
+
+    /// What a task comes to, within a second.
+    async fn ended(task: JoinHandle<()>) -> Result<(), JoinError> {
+        tokio::time::timeout(Duration::from_secs(1), task).await.expect("the task goes on")
     }
 
     #[tokio::test(start_paused = true)]
@@ -249,10 +245,12 @@ mod tests {
         pending.sought(number, task.abort_handle());
         advance(Duration::from_millis(200)).await;
         assert_eq!(overdue(&pending, 1000).await, []);
-        assert!(pending.abandon(number).is_none(), "it is in good hands");
         pending.close();
-        assert!(task.await.unwrap_err().is_cancelled());
+        assert!(ended(task).await.unwrap_err().is_cancelled());
         assert!(pending.take(number).is_none() && !pending.claim(number));
+        let late = tokio::spawn(std::future::pending::<()>());
+        pending.sought(number, late.abort_handle());
+        assert!(ended(late).await.unwrap_err().is_cancelled(), "nobody would have ended it");
     }
 
     #[tokio::test(start_paused = true)]
@@ -266,6 +264,6 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!waits.is_finished());
         assert_eq!(pending.take(number).map(|waiting| waiting.id), Some(2));
-        waits.await.unwrap();
+        ended(waits).await.unwrap();
     }
 }

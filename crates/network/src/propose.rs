@@ -50,7 +50,8 @@ pub(crate) trait Asker: Send + Sync {
     /// P3: whether somebody still waits. From here on the proposal may commit, and an asker that
     /// gives up must say so.
     fn claim(&self) -> bool;
-    /// Called once: what was decided, one of each command, or why there is nothing.
+    /// Called once: what was decided, one of each command, or why there is nothing. Not called when
+    /// the runtime ends.
     fn answer(self: Box<Self>, outcome: Result<Vec<Decided>, ProposeError>, commands: &[Command]);
 }
 

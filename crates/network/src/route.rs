@@ -9,7 +9,7 @@ use tenure_api::frame::{Ask, Consistency, Reply};
 use tenure_api::{Node as Address, Refusal};
 use tenure_state_machine::Command;
 use tenure_state_machine::seeded::{SeededBug, seeded};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::budget::Budget;
@@ -71,10 +71,12 @@ impl Router {
         reply
     }
 
-    /// Whether this node would hand a command to the log as it is.
-    pub(crate) fn goes_to_the_log(&self, ask: &Ask) -> bool {
-        let Ask::Command { command, wait_ms: 0 } = ask else { return false };
-        self.serves() && self.local.goes_to_the_log(command)
+    /// Room in memory for a command that this node would hand to the log as it is; none for any
+    /// other request, which must be asked.
+    pub(crate) fn room_for_the_log(&self, ask: &Ask) -> Option<OwnedSemaphorePermit> {
+        let Ask::Command { command, wait_ms: 0 } = ask else { return None };
+        let goes = self.serves() && self.local.goes_to_the_log(command) && ask.check().is_ok();
+        if goes { self.budget.take(bytes(ask)).ok() } else { None }
     }
 
     fn serves(&self) -> bool {
@@ -170,7 +172,7 @@ async fn pause(roles: &mut watch::Receiver<Roles>, deadline: Instant) -> bool {
 }
 
 /// About how much memory a request holds.
-pub(crate) fn bytes(ask: &Ask) -> usize {
+fn bytes(ask: &Ask) -> usize {
     match ask {
         Ask::Command { command, .. } => command.size(),
         Ask::Batch(commands) => commands.iter().map(Command::size).sum(),

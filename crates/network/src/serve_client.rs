@@ -24,7 +24,7 @@ use crate::local::{self, Deadlines};
 use crate::metrics::command_name;
 use crate::pending::{Pending, Waiting};
 use crate::propose::{Asker, ProposeError};
-use crate::route::{self, Reach, Router};
+use crate::route::{Reach, Router, said};
 use crate::socket;
 
 /// Bytes of answers that a client may leave unread; beyond, it is hung up on.
@@ -140,8 +140,8 @@ fn waits(ask: &Ask) -> bool {
     }
 }
 
-fn reach(request: &Request) -> Reach {
-    if request.forwarded { Reach::Forwarded } else { Reach::Cluster }
+fn reach(forwarded: bool) -> Reach {
+    if forwarded { Reach::Forwarded } else { Reach::Cluster }
 }
 
 /// The connection ends: nobody waits for its requests any more.
@@ -194,19 +194,12 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
-    /// Without an answer the node ends.
-    fn drop(&mut self) {
-        self.client.abandon(self.number);
-    }
-}
-
 impl Client {
     async fn answer(&self, request: Request) {
-        let reach = reach(&request);
-        let Request { id, budget_ms, ask, .. } = request;
+        let Request { id, budget_ms, forwarded, ask } = request;
+        let budget = Duration::from_millis(budget_ms);
         let reply = match ask.check() {
-            Ok(()) => self.router.ask(ask, Duration::from_millis(budget_ms), reach).await,
+            Ok(()) => self.router.ask(ask, budget, reach(forwarded)).await,
             Err(refusal) => Err(refusal),
         };
         self.push(id, reply);
@@ -218,17 +211,13 @@ impl Client {
         request: Request,
         place: OwnedSemaphorePermit,
     ) -> Option<(Request, OwnedSemaphorePermit)> {
-        if request.ask.check().is_err() || !self.router.goes_to_the_log(&request.ask) {
-            return Some((request, place));
-        }
-        let Ok(room) = self.router.budget.take(route::bytes(&request.ask)) else {
-            return Some((request, place));
+        let room = self.router.room_for_the_log(&request.ask);
+        let (room, command) = match (room, request.ask) {
+            (Some(room), Ask::Command { command, .. }) => (room, command),
+            (_, ask) => return Some((Request { ask, ..request }, place)),
         };
-        let (id, reach) = (request.id, reach(&request));
-        let Request { budget_ms, forwarded, ask, .. } = request;
-        let Ask::Command { command, .. } = ask else {
-            return Some((Request { id, budget_ms, forwarded, ask }, place));
-        };
+        let Request { id, budget_ms, forwarded, .. } = request;
+        let reach = reach(forwarded);
         let budget = Duration::from_millis(budget_ms);
         let deadline = Deadlines::new(0, budget, self.router.request_timeout).answer;
         let operation = command_name(&command);
@@ -246,18 +235,11 @@ impl Client {
     }
 
     fn settle(&self, waiting: &Waiting, decided: Result<Decided, Refusal>) {
-        let decided = decided.map_err(route::said);
+        let decided = decided.map_err(said);
         if waiting.reach != Reach::Forwarded {
             self.router.metrics.settled(waiting.operation, decided.as_ref());
         }
         self.push(waiting.id, decided.map(Reply::Answer));
-    }
-
-    /// Answers what the proposer let go of without a word.
-    fn abandon(&self, number: u64) {
-        if let Some((waiting, why)) = self.pending.abandon(number) {
-            self.settle(&waiting, Err(local::refused(why)));
-        }
     }
 
     /// Answers each request whose time is up with what can be said of it then.
