@@ -32,6 +32,7 @@ use crate::types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, c
 use crate::work::Workers;
 
 mod behind;
+mod found;
 mod hot;
 mod meta;
 mod records;
@@ -158,7 +159,7 @@ impl StateStore {
     /// The disk's own, after which the node stops; as of all reads below.
     pub fn read(&self, name: &Name) -> io::Result<(Option<Arc<Record>>, Applied)> {
         let live = self.shared.live();
-        let record = txn::read_record(&*live.db, &live.hot, name);
+        let record = txn::look_at_record(&*live.db, &live.hot, name);
         Ok((self.shared.sound(record)?, live.meta.applied()))
     }
 

@@ -76,9 +76,24 @@ pub(crate) fn read_record(
     hot: &Hot,
     name: &Name,
 ) -> io::Result<Option<Arc<Record>>> {
+    hot.get(name).map_or_else(|| stored_record(db, name), Ok)
+}
+
+/// The record as stored in `db`, which is to be asked for again.
+pub(crate) fn look_at_record(
+    db: &dyn Database,
+    hot: &Hot,
+    name: &Name,
+) -> io::Result<Option<Arc<Record>>> {
     if let Some(record) = hot.get(name) {
-        return Ok(record.clone());
+        return Ok(record);
     }
+    let stored = stored_record(db, name)?;
+    hot.found(name, &stored);
+    Ok(stored)
+}
+
+fn stored_record(db: &dyn Database, name: &Name) -> io::Result<Option<Arc<Record>>> {
     let stored = db.get(Family::Records, name.as_stored())?;
     stored.map(|sealed| unseal_record(&sealed).map(Arc::new)).transpose()
 }

@@ -16,6 +16,7 @@ use crate::disk::{Batch, Family};
 use crate::txn::{VERSION, deadline_place};
 
 use super::Meta;
+use super::found::Found;
 
 /// A young generation of so many bytes is full: some thousand records, enough for most to be
 /// completed meanwhile, and few enough that others hardly notice the write.
@@ -23,7 +24,7 @@ pub(super) const GENERATION_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of records that are kept once they are written, twice.
 const KEPT_BYTES: usize = 8 * 1024 * 1024;
 /// What an entry takes beside its record and its name, in bytes, about.
-const ENTRY_BYTES: usize = 160;
+pub(super) const ENTRY_BYTES: usize = 160;
 
 /// A record that changed: what it is now, and what the layer beneath has.
 #[derive(Debug, Clone)]
@@ -49,14 +50,24 @@ pub(crate) struct Hot {
     kept: Changes,
     kept_bytes: usize,
     old: Changes,
+    /// Of names that none of these has.
+    found: Found,
 }
 
 impl Hot {
     /// The record, or that there is none, if that is known here.
-    pub(crate) fn get(&self, name: &Name) -> Option<&Option<Arc<Record>>> {
+    pub(crate) fn get(&self, name: &Name) -> Option<Option<Arc<Record>>> {
         let older = || self.frozen.as_ref().and_then(|frozen| frozen.get(name));
         let written = || self.kept.get(name).or_else(|| self.old.get(name));
-        self.young.get(name).or_else(older).or_else(written).map(|changed| &changed.now)
+        match self.young.get(name).or_else(older).or_else(written) {
+            Some(changed) => Some(changed.now.clone()),
+            None => self.found.get(name),
+        }
+    }
+
+    /// Keeps what the database was found to have where nothing was known.
+    pub(crate) fn found(&self, name: &Name, stored: &Option<Arc<Record>>) {
+        self.found.insert(name, stored);
     }
 
     /// Takes over the changes of a step.
@@ -96,6 +107,7 @@ impl Hot {
             return Changes::new();
         }
         self.kept_bytes = 0;
+        self.found.age();
         let kept = std::mem::take(&mut self.kept);
         std::mem::replace(&mut self.old, kept)
     }
@@ -181,13 +193,13 @@ mod tests {
         assert_eq!(hot.freeze().len(), 1);
         change(&mut hot, 1, Some(5), record(2, 5));
         change(&mut hot, 2, Some(9), None);
-        assert_eq!(hot.get(&name(1)), Some(&record(2, 5)));
+        assert_eq!(hot.get(&name(1)), Some(record(2, 5)));
         hot.written();
-        assert_eq!(hot.get(&name(1)), Some(&record(2, 5)));
-        assert_eq!(hot.get(&name(2)), Some(&None), "it is known that there is none");
+        assert_eq!(hot.get(&name(1)), Some(record(2, 5)));
+        assert_eq!(hot.get(&name(2)), Some(None), "it is known that there is none");
         assert_eq!((hot.freeze().len(), hot.young_bytes()), (2, 0));
         hot.written();
-        assert_eq!(hot.get(&name(1)), Some(&record(2, 5)));
+        assert_eq!(hot.get(&name(1)), Some(record(2, 5)));
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! Apply on disk against apply in memory.
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rand::RngExt;
-use tenure_state_machine::{Command, Entry, Name, Purge, apply};
+use tenure_state_machine::{
+    Command, Entry, Holder, Name, Payload, Purge, Record, State, Token, apply,
+};
 
 use super::generate::{Entries, Failing, Rng, blank, normal, rng};
 use super::node::{Node, dir};
 use super::reference::Reference;
 use crate::disk::{self, Durability, Layout};
-use crate::state::{Hot, Meta, batch};
-use crate::txn::Txn;
+use crate::state::{Changed, Hot, Meta, batch};
+use crate::txn::{Txn, look_at_record};
 use crate::{Changes, Disk, LogEntry, Observer, Page, SimulatedDisk};
 
 /// Reads that must agree with the reference at any time.
@@ -148,6 +151,54 @@ fn a_transaction_answers_what_memory_answers() {
             // Every other walk reads from the disk alone.
             if seed % 2 == 0 {
                 hot = Hot::default();
+            }
+        }
+    }
+}
+
+fn complete(token: u64, payload: &Arc<Payload>) -> Record {
+    let payload = Some(Arc::clone(payload));
+    let state = State::Complete { completed_ms: 1, expires_ms: token, payload };
+    let token = Token::new(token).unwrap();
+    Record { token, holder: Holder::default(), fingerprint: None, acquired_ms: 1, state }
+}
+
+/// H1: large changes are soon forgotten, and what was found before them must not outlive them.
+#[test]
+fn what_is_known_of_a_record_is_what_changed_last() {
+    let large = Arc::new(Payload::new(None, vec![0; 500_000], BTreeMap::new()).unwrap());
+    for seed in 0..8 {
+        let _seed = Failing(format!("seed {seed}"));
+        let mut rng = rng(seed);
+        let disk = SimulatedDisk::default();
+        let db = disk::Disk::open(&disk, Path::new("db"), Layout::State).unwrap();
+        let (mut hot, mut frozen) = (Hot::default(), None);
+        let mut truth = BTreeMap::new();
+        for step in 1..800 {
+            let name = Name::new("s", &rng.random_range(0..30).to_string()).unwrap();
+            let now: Option<Arc<Record>> = truth.get(&name).cloned();
+            match (rng.random_range(0..20), frozen.take()) {
+                (0..10, then) => {
+                    assert_eq!(look_at_record(&*db, &hot, &name).unwrap(), now, "step {step}");
+                    frozen = then;
+                }
+                (10..15, None) => frozen = Some(hot.freeze()),
+                (10..15, Some(changes)) => {
+                    let (batch, _) = batch(&changes, &Meta::default()).unwrap();
+                    db.write(batch, Durability::Buffered).unwrap();
+                    drop(changes);
+                    hot.written();
+                }
+                (chance, then) => {
+                    frozen = then;
+                    let beneath_ms = now.map(|record| record.deadline_ms());
+                    let now = (chance < 18).then(|| Arc::new(complete(step, &large)));
+                    match &now {
+                        Some(now) => drop(truth.insert(name.clone(), Arc::clone(now))),
+                        None => drop(truth.remove(&name)),
+                    }
+                    hot.absorb(HashMap::from([(name, Changed { beneath_ms, now })]));
+                }
             }
         }
     }
