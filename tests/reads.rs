@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::json;
-use tenure_api::{NodeRole, View, ViewState};
+use tenure_api::{NodeRole, Refusal, View, ViewState};
 use tenure_state_machine::{Acquire, Answer, Holder};
 use tenure_tests::{
     Cluster, NoAnswer, Options, acquire, complete, eventually, holds_for, name, token_of,
@@ -81,6 +81,32 @@ async fn never_answers_from_old_state(limit: Duration) {
     eventually("the old leader tells the truth", async || {
         let (view, _) = by_old.get(&name("k")).await.ok()?;
         assert!(is_complete(view.as_ref()), "{view:?}");
+        Some(())
+    })
+    .await;
+}
+
+/// What is COMPLETE stays so, but only a majority knows that this node still speaks for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_a_majority_replays_nothing() {
+    let limit = Duration::from_millis(400);
+    let options = Options::default().with(|config| config.request_timeout = limit);
+    let cluster = Cluster::start_with(options).await;
+    let leader = cluster.leader().await;
+    let caller = cluster.caller(leader).await;
+    let token = token_of(&caller.acquire(acquire("k"), 0).await.unwrap());
+    caller.command(complete("k", token)).await.unwrap();
+    let again = caller.acquire(acquire("k"), 0).await.unwrap();
+    assert!(matches!(again.answer, Answer::Replay(_)), "{again:?}");
+
+    cluster.isolate(leader);
+    let again = caller.acquire(acquire("k"), 0).await;
+    assert!(matches!(again, Err(NoAnswer::Refused(Refusal::NoLeader))), "{again:?}");
+
+    cluster.links.heal();
+    eventually("it is replayed again", async || {
+        let again = caller.acquire(acquire("k"), 0).await.ok()?;
+        assert!(matches!(again.answer, Answer::Replay(_)), "{again:?}");
         Some(())
     })
     .await;

@@ -45,6 +45,15 @@ pub(crate) struct Local {
     pub(crate) disk_full: Arc<AtomicBool>,
 }
 
+/// How a command is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through the log.
+    Log,
+    /// By a read after a read index: nothing would change, as far as this node knows.
+    Read,
+}
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum Unanswered {
@@ -184,13 +193,19 @@ impl Local {
 
     /// Looks at the record as applied, after a tick if its answer would depend on one (Q1).
     async fn look(&self, name: &Name, deadline: Instant) -> Answered<Seen> {
-        let (record, applied) = self.state.read(name)?;
-        let present = self.present()?;
-        if !needs_tick(record.as_deref(), applied.clock_ms, present.ms) {
-            return Ok((record, applied));
+        if let Some(seen) = self.glance(name)? {
+            return Ok(seen);
         }
         self.proposer.tick(deadline).await.map_err(tick_failed)?;
         Ok(self.state.read(name)?)
+    }
+
+    /// The record as applied, unless its answer would depend on a tick (Q1).
+    fn glance(&self, name: &Name) -> Answered<Option<Seen>> {
+        let (record, applied) = self.state.read(name)?;
+        let present = self.present()?;
+        let current = !needs_tick(record.as_deref(), applied.clock_ms, present.ms);
+        Ok(current.then_some((record, applied)))
     }
 
     async fn acquire(&self, acquire: &Acquire, deadlines: Deadlines) -> Answered<Decided> {
@@ -207,16 +222,27 @@ impl Local {
         }
     }
 
-    /// Whether a command goes to the log as it is: the disk has room, and no read would answer it.
-    pub(crate) fn goes_to_the_log(&self, command: &Command) -> bool {
-        self.check_disk(std::slice::from_ref(command)).is_ok()
-            && match command {
-                Command::Acquire(acquire) => self.may_settle(acquire).is_ok_and(|may| !may),
-                Command::Complete(_)
-                | Command::Release(_)
-                | Command::Extend(_)
-                | Command::Purge(_) => true,
+    /// How a command is answered, if that takes one step: the disk must have room for the log.
+    pub(crate) fn way(&self, command: &Command) -> Option<Way> {
+        match command {
+            Command::Acquire(acquire) if self.may_settle(acquire).ok()? => Some(Way::Read),
+            Command::Acquire(_)
+            | Command::Complete(_)
+            | Command::Release(_)
+            | Command::Extend(_)
+            | Command::Purge(_) => {
+                self.check_disk(std::slice::from_ref(command)).ok().map(|()| Way::Log)
             }
+        }
+    }
+
+    /// What a read answers now that a read index was confirmed (Q2), if that is all it takes.
+    pub(crate) fn settled_by_read(&self, command: &Command) -> Answered<Option<Decided>> {
+        let Command::Acquire(acquire) = command else { return Ok(None) };
+        match self.glance(&acquire.name)? {
+            Some(seen) => self.settled(acquire, &seen),
+            None => Ok(None),
+        }
     }
 
     /// Whether nothing would change, as far as this node knows.

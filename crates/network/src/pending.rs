@@ -98,6 +98,11 @@ impl Pending {
         }
     }
 
+    /// Whether it still waits.
+    pub(crate) fn waits(&self, number: u64) -> bool {
+        self.table().waiting.contains_key(&number)
+    }
+
     /// X1: gives it to who has its answer.
     pub(crate) fn take(&self, number: u64) -> Option<Waiting> {
         let mut table = self.table();

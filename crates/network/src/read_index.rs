@@ -15,6 +15,7 @@ use openraft::{Instant as _, ReadPolicy};
 use tenure_state_machine::seeded::{SeededBug, seeded};
 use tenure_storage::{Raft, StateStore};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::consume_budget;
 use tokio::time::{Instant, sleep_until, timeout};
 
 /// How long a round gathers at most while another one is on its way.
@@ -22,12 +23,31 @@ const GATHER: Duration = Duration::from_millis(5);
 /// Rounds on their way at once.
 const IN_FLIGHT: usize = 16;
 
-/// Told once a round that began after the question has succeeded; dropped when it has failed.
-type Ask = oneshot::Sender<()>;
+/// Who waits for a round.
+pub(crate) trait Reader: Send {
+    /// Whether somebody still waits.
+    fn waits(&self) -> bool;
+    /// Called once: whether this node is known to have led after the question, and its state covers
+    /// all that was committed by then; false when it does not lead, or nobody says so. Not called
+    /// when the runtime ends.
+    fn told(self: Box<Self>, confirmed: bool);
+}
+
+/// The reader that is a future.
+impl Reader for oneshot::Sender<bool> {
+    fn waits(&self) -> bool {
+        !self.is_closed()
+    }
+
+    fn told(self: Box<Self>, confirmed: bool) {
+        // Who does not wait any more does not need to know.
+        let _gone = self.send(confirmed);
+    }
+}
 
 /// Hands reads to [`Rounds`].
 #[derive(Debug, Clone)]
-pub(crate) struct ReadIndex(mpsc::UnboundedSender<Ask>);
+pub(crate) struct ReadIndex(mpsc::UnboundedSender<Box<dyn Reader>>);
 
 impl ReadIndex {
     /// A round fails after `limit`.
@@ -36,21 +56,27 @@ impl ReadIndex {
         (Self(queue), Rounds { raft, state, limit, asks })
     }
 
-    /// Returns once this node is known to have led after the call, and its state covers all that
-    /// was committed by then; false when it does not lead, or nobody says so.
+    /// Asks for a round that begins from now on.
+    pub(crate) fn ask(&self, reader: Box<dyn Reader>) {
+        if let Err(ended) = self.0.send(reader) {
+            ended.0.told(false);
+        }
+    }
+
+    /// Returns what [`Reader::told`] is told.
     pub(crate) async fn confirm(&self) -> bool {
-        let (ask, told) = oneshot::channel();
-        self.0.send(ask).is_ok() && told.await.is_ok()
+        let (reader, told) = oneshot::channel();
+        self.ask(Box::new(reader));
+        told.await == Ok(true)
     }
 }
 
 /// Runs the rounds.
-#[derive(Debug)]
 pub(crate) struct Rounds {
     raft: Raft,
     state: StateStore,
     limit: Duration,
-    asks: mpsc::UnboundedReceiver<Ask>,
+    asks: mpsc::UnboundedReceiver<Box<dyn Reader>>,
 }
 
 impl Rounds {
@@ -79,7 +105,7 @@ impl Rounds {
                 together.push(ask);
             }
             // Who does not wait any more is no reason to ask the majority.
-            together.retain(|ask| !ask.is_closed());
+            together.retain(|ask| ask.waits());
             if !together.is_empty() {
                 began = Instant::now();
                 rounds.push(round(&raft, &state, limit, together));
@@ -88,7 +114,7 @@ impl Rounds {
     }
 }
 
-async fn round(raft: &Raft, state: &StateStore, limit: Duration, together: Vec<Ask>) {
+async fn round(raft: &Raft, state: &StateStore, limit: Duration, together: Vec<Box<dyn Reader>>) {
     let confirmed = async {
         if seeded(SeededBug::ReadOnClockLease) && holds_clock_lease(raft, limit) {
             return Some(());
@@ -98,10 +124,11 @@ async fn round(raft: &Raft, state: &StateStore, limit: Duration, together: Vec<A
         state.watch_applied().wait_for(|applied| applied.index >= index).await.ok()?;
         Some(())
     };
-    if let Ok(Some(())) = timeout(limit, confirmed).await {
-        for ask in together {
-            let _gone = ask.send(());
-        }
+    let confirmed = matches!(timeout(limit, confirmed).await, Ok(Some(())));
+    for reader in together {
+        reader.told(confirmed);
+        // Each may read its record now: others have their turn in between.
+        consume_budget().await;
     }
 }
 

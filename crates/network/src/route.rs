@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::budget::Budget;
 use crate::forward::{Forwarded, Forwarder};
-use crate::local::{Deadlines, Local, Unanswered};
+use crate::local::{Deadlines, Local, Unanswered, Way};
 use crate::members::Members;
 use crate::metrics::Metrics;
 use crate::roles::Roles;
@@ -71,12 +71,15 @@ impl Router {
         reply
     }
 
-    /// Room in memory for a command that this node would hand to the log as it is; none for any
-    /// other request, which must be asked.
-    pub(crate) fn room_for_the_log(&self, ask: &Ask) -> Option<OwnedSemaphorePermit> {
+    /// How this node answers a command in one step, and room in memory for it; none for any other
+    /// request, which must be asked.
+    pub(crate) fn short_way(&self, ask: &Ask) -> Option<(Way, OwnedSemaphorePermit)> {
         let Ask::Command { command, wait_ms: 0 } = ask else { return None };
-        let goes = self.serves() && self.local.goes_to_the_log(command) && ask.check().is_ok();
-        if goes { self.budget.take(bytes(ask)).ok() } else { None }
+        if !self.serves() || ask.check().is_err() {
+            return None;
+        }
+        let way = self.local.way(command)?;
+        Some((way, self.budget.take(bytes(ask)).ok()?))
     }
 
     fn serves(&self) -> bool {

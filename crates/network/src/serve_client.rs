@@ -1,7 +1,8 @@
 //! A client's connection: many requests in flight, answers in any order.
 //!
-//! A command that needs nothing but its place in the log is handed to the proposer as soon as it is
-//! read, and waits in a table ([`Pending`]); every other request has a task of its own.
+//! A command that needs nothing but its place in the log, or one read, is handed to the proposer or
+//! to the read index as soon as it comes, and waits in a table ([`Pending`]); every other request
+//! has a task of its own.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,10 +21,11 @@ use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::local::{self, Deadlines};
+use crate::local::{self, Deadlines, Way};
 use crate::metrics::command_name;
 use crate::pending::{Pending, Waiting};
 use crate::propose::{Asker, ProposeError};
+use crate::read_index::Reader;
 use crate::route::{Reach, Router, said};
 use crate::socket;
 
@@ -177,6 +179,29 @@ impl Asker for Ticket {
     }
 }
 
+/// A request in the table, to the read index.
+struct Look {
+    ticket: Ticket,
+    command: Command,
+}
+
+impl Reader for Look {
+    fn waits(&self) -> bool {
+        self.ticket.client.pending.waits(self.ticket.number)
+    }
+
+    fn told(self: Box<Self>, confirmed: bool) {
+        let Self { ticket, command } = *self;
+        let local = &ticket.client.router.local;
+        let settled = if confirmed { local.settled_by_read(&command) } else { Ok(None) };
+        match settled {
+            Ok(Some(decided)) => ticket.client.conclude(ticket.number, Ok(decided)),
+            // It takes more than a read, here or elsewhere.
+            Ok(None) | Err(_) => ticket.seek(command),
+        }
+    }
+}
+
 impl Ticket {
     /// Asks whoever leads now, as a request with a task would have.
     fn seek(&self, command: Command) {
@@ -205,15 +230,16 @@ impl Client {
         self.push(id, reply);
     }
 
-    /// Hands a command to the proposer, if it needs nothing but that; gives it back otherwise.
+    /// Hands a command to the proposer or to the read index, if it needs nothing but that; gives it
+    /// back otherwise.
     fn hand_over(
         self: &Arc<Self>,
         request: Request,
         place: OwnedSemaphorePermit,
     ) -> Option<(Request, OwnedSemaphorePermit)> {
-        let room = self.router.room_for_the_log(&request.ask);
-        let (room, command) = match (room, request.ask) {
-            (Some(room), Ask::Command { command, .. }) => (room, command),
+        let way = self.router.short_way(&request.ask);
+        let (way, room, command) = match (way, request.ask) {
+            (Some((way, room)), Ask::Command { command, .. }) => (way, room, command),
             (_, ask) => return Some((Request { ask, ..request }, place)),
         };
         let Request { id, budget_ms, forwarded, .. } = request;
@@ -224,7 +250,11 @@ impl Client {
         let _permits = [place, room];
         let number = self.pending.insert(Waiting { id, deadline, reach, operation, _permits });
         let ticket = Ticket { client: Arc::clone(self), number };
-        self.router.local.proposer.submit(vec![command], Box::new(ticket));
+        let local = &self.router.local;
+        match way {
+            Way::Log => local.proposer.submit(vec![command], Box::new(ticket)),
+            Way::Read => local.read_index.ask(Box::new(Look { ticket, command })),
+        }
         None
     }
 
