@@ -45,9 +45,11 @@ pub fn apply<S: Store>(
 ) -> Result<Answers, S::Error> {
     counters.clock_ms = clock_after(counters.clock_ms, entry.stamp_ms);
     let now_ms = counters.clock_ms;
-    let answers: Result<Vec<_>, _> =
-        entry.commands.iter().map(|command| apply_command(counters, store, command)).collect();
-    Ok(Answers { now_ms, answers: answers? })
+    let mut answers = Vec::with_capacity(entry.commands.len());
+    for command in &entry.commands {
+        answers.push(apply_command(counters, store, command)?);
+    }
+    Ok(Answers { now_ms, answers })
 }
 
 /// I3: a stamp moves the clock forward or not at all.

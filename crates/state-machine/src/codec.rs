@@ -59,7 +59,10 @@ pub struct EncodeError(#[source] bincode::Error);
 /// # Errors
 /// [`EncodeError`] when it would take more than [`ENCODED_BYTES`].
 pub fn encode_into<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
-    options().serialize_into(bytes, value).map_err(EncodeError)
+    // Asked for its size once, for the limit and for room; bincode would ask again.
+    let size = options().serialized_size(value).map_err(EncodeError)?;
+    bytes.reserve(usize::try_from(size).unwrap_or_default());
+    options().with_no_limit().serialize_into(bytes, value).map_err(EncodeError)
 }
 
 /// The encoding of `value`.

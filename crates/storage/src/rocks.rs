@@ -72,7 +72,7 @@ impl RocksDisk {
         if family == Family::Records {
             // Most acquires look for a record that is not there.
             table.set_bloom_filter(10.0, false);
-            options.set_memtable_prefix_bloom_ratio(0.1);
+            options.set_memtable_prefix_bloom_ratio(0.02);
             options.set_memtable_whole_key_filtering(true);
         }
         options.set_block_based_table_factory(&table);
@@ -326,7 +326,7 @@ mod tests {
         assert!(log.contains("atomic_flush=false"));
         assert!(state.contains("atomic_flush=true"));
         assert!(state.contains("memtable_whole_key_filtering=true"));
-        assert!(state.contains("memtable_prefix_bloom_size_ratio=0.1"));
+        assert!(state.contains("memtable_prefix_bloom_size_ratio=0.02"));
     }
 
     #[test]

@@ -92,7 +92,9 @@ impl Hot {
     pub(crate) fn freeze(&mut self) -> Arc<Changes> {
         debug_assert!(self.frozen.is_none(), "one generation is written at a time");
         self.frozen_bytes = std::mem::take(&mut self.young_bytes);
-        let frozen = Arc::new(std::mem::take(&mut self.young));
+        // The next one will be about as large.
+        let next = Changes::with_capacity(self.young.len());
+        let frozen = Arc::new(std::mem::replace(&mut self.young, next));
         self.frozen = Some(Arc::clone(&frozen));
         frozen
     }
