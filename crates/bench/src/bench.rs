@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tenure_client::{Client, Config};
-use tenure_state_machine::Payload;
 use tokio::time::{Instant, sleep};
 
 use crate::batch::Batch;
@@ -14,6 +13,7 @@ use crate::load::{Load, Running, Workload};
 use crate::meters::{Meters, Reading};
 use crate::native::Native;
 use crate::once::{Guards, Once};
+use crate::payloads::Payloads;
 use crate::progress;
 use crate::tally::{Tally, rounded};
 use crate::waiters::Waiters;
@@ -46,8 +46,8 @@ pub struct Settings {
     pub via: Via,
     /// What they do.
     pub load: Load,
-    /// The result that they store.
-    pub payload: Arc<Payload>,
+    /// The results that they store.
+    pub payloads: Payloads,
     /// Acquires that wait for one other record meanwhile.
     pub waiters: u32,
     /// What is read before and after a window.
@@ -99,31 +99,31 @@ impl Bench {
     /// # Errors
     /// When the cluster does not answer, or the load is out of bounds.
     pub async fn start(settings: Settings) -> anyhow::Result<Self> {
-        let Settings { config, via, load, payload, waiters, meters } = settings;
+        let Settings { config, via, load, payloads, waiters, meters } = settings;
         let waiters = Waiters::start(&config, waiters).await;
         let waiters = waiters.context("the cluster does not answer")?;
         let each = 0..load.clients;
         let running = match via {
             Via::Native => {
-                let native = Native::new(Client::new(config), payload);
+                let native = Native::new(Client::new(config), payloads);
                 Running::start(vec![Arc::new(native)], load).await?
             }
             Via::Once => {
                 let client = Client::new(config);
                 if load.workload == Workload::Heartbeat {
-                    Running::start(vec![Arc::new(Guards::new(client, payload))], load).await?
+                    Running::start(vec![Arc::new(Guards::new(client, payloads))], load).await?
                 } else {
-                    Running::start(vec![Arc::new(Once::new(client, payload))], load).await?
+                    Running::start(vec![Arc::new(Once::new(client, payloads))], load).await?
                 }
             }
             Via::Http(nodes) => {
                 let leader = http::leader(&nodes).await?;
-                let connect = |_| Arc::new(Http::new(leader.clone(), payload.body()));
+                let connect = |_| Arc::new(Http::new(leader.clone(), payloads.any().body()));
                 Running::start(each.map(connect).collect(), load).await?
             }
             Via::Batch(nodes) => {
                 let leader = http::leader(&nodes).await?;
-                let connect = |_| Arc::new(Batch::new(leader.clone(), payload.body()));
+                let connect = |_| Arc::new(Batch::new(leader.clone(), payloads.any().body()));
                 Running::start(each.map(connect).collect(), load).await?
             }
         };

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use tenure_client::{Client, new_acquire};
-use tenure_state_machine::{Acquire, Answer, Command, Complete, Name, Payload, Token, limits};
+use tenure_state_machine::{Acquire, Answer, Command, Complete, Name, Token, limits};
 use tokio::time::Instant;
 
+use crate::payloads::Payloads;
 use crate::progress;
 use crate::system::{LEASE_MS, SCOPE, TTL_MS, fresh_key};
 
@@ -17,7 +18,7 @@ const BATCH: u64 = 64;
 /// Batches in flight.
 const IN_FLIGHT: u32 = 16;
 
-/// Stores `records` COMPLETE records of fresh keys with this result, in batches, and shows how it
+/// Stores `records` COMPLETE records of fresh keys with these results, in batches, and shows how it
 /// goes on. With `due` their ttl passes then, if that is still ahead; without, after a day. Gives
 /// how long it took.
 ///
@@ -26,24 +27,24 @@ const IN_FLIGHT: u32 = 16;
 pub async fn fill(
     client: &Client,
     records: u64,
-    payload: &Arc<Payload>,
+    payloads: &Payloads,
     due: Option<Instant>,
 ) -> anyhow::Result<Duration> {
     let began = Instant::now();
     let bar = progress::records(records);
-    let size = payload.body().len().max(1);
+    let size = payloads.bytes().max(1);
     let fit = u64::try_from(limits::BATCH_BYTES / size).unwrap_or(u64::MAX);
     let batch = BATCH.min(fit.max(1));
     let left = Arc::new(AtomicU64::new(records));
     let fillers = (0..IN_FLIGHT).map(|_| {
-        let (client, payload) = (client.clone(), Arc::clone(payload));
+        let (client, payloads) = (client.clone(), payloads.clone());
         let (left, bar) = (Arc::clone(&left), bar.clone());
         tokio::spawn(async move {
             loop {
                 let take = |left: u64| (left > 0).then(|| left.saturating_sub(batch));
                 let took = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
                 let Ok(before) = took else { return anyhow::Ok(()) };
-                store(&client, before.min(batch), &payload, due).await?;
+                store(&client, before.min(batch), &payloads, due).await?;
                 bar.inc(before.min(batch));
             }
         })
@@ -60,7 +61,7 @@ pub async fn fill(
 async fn store(
     client: &Client,
     records: u64,
-    payload: &Arc<Payload>,
+    payloads: &Payloads,
     due: Option<Instant>,
 ) -> anyhow::Result<()> {
     let mut names = Vec::new();
@@ -84,7 +85,7 @@ async fn store(
         u64::try_from(left).unwrap_or(u64::MAX).clamp(limits::TTL_MIN_MS, limits::TTL_MAX_MS)
     });
     let completes = names.into_iter().zip(tokens).map(|(name, token)| {
-        let payload = Some(Arc::clone(payload));
+        let payload = Some(payloads.any());
         Command::Complete(Complete { name, token, ttl_ms, payload, not_after_ms: None })
     });
     for decided in client.batch(completes.collect()).await? {

@@ -1,26 +1,26 @@
 //! Tenure over its native protocol, as Rust callers use it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
 use tenure_client::{Acquisition, Client, Conclusion, Extension, new_acquire};
-use tenure_state_machine::{Acquire, Complete, Extend, Name, Payload, Token};
+use tenure_state_machine::{Acquire, Complete, Extend, Name, Token};
 
+use crate::payloads::Payloads;
 use crate::system::{Acquired, LEASE_MS, SCOPE, System, TTL_MS};
 
 /// Tenure over its native protocol. One is enough: a client shares its connections itself.
 #[derive(Debug)]
 pub struct Native {
     client: Client,
-    payload: Arc<Payload>,
+    payloads: Payloads,
 }
 
 impl Native {
-    /// Asks through `client`, and stores `payload`.
+    /// Asks through `client`, and stores one of `payloads`.
     #[must_use]
-    pub fn new(client: Client, payload: Arc<Payload>) -> Self {
-        Self { client, payload }
+    pub fn new(client: Client, payloads: Payloads) -> Self {
+        Self { client, payloads }
     }
 }
 
@@ -40,7 +40,7 @@ impl System for Native {
     }
 
     async fn complete(&self, key: &str, token: Token) -> anyhow::Result<()> {
-        let (name, payload) = (Name::new(SCOPE, key)?, Some(Arc::clone(&self.payload)));
+        let (name, payload) = (Name::new(SCOPE, key)?, Some(self.payloads.any()));
         let complete = Complete { name, token, ttl_ms: None, payload, not_after_ms: None };
         match self.client.complete(complete).await? {
             (Conclusion::Completed(_) | Conclusion::AlreadyComplete(_), _) => Ok(()),

@@ -2,14 +2,13 @@
 //! themselves.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
 use tenure_client::{Client, CompleteError, Done, Lease, Leased};
-use tenure_state_machine::Payload;
 use tokio::time::timeout;
 
+use crate::payloads::Payloads;
 use crate::system::{Acquired, LEASE_MS, SCOPE, System, TTL_MS};
 
 const LEASE: Duration = Duration::from_millis(LEASE_MS);
@@ -21,12 +20,12 @@ const BEAT: Duration = Duration::from_millis(LEASE_MS / 3);
 #[derive(Debug)]
 pub(crate) struct Once {
     client: Client,
-    payload: Arc<Payload>,
+    payloads: Payloads,
 }
 
 impl Once {
-    pub(crate) fn new(client: Client, payload: Arc<Payload>) -> Self {
-        Self { client, payload }
+    pub(crate) fn new(client: Client, payloads: Payloads) -> Self {
+        Self { client, payloads }
     }
 }
 
@@ -36,7 +35,7 @@ impl System for Once {
     const ACQUIRE_COMPLETES: bool = true;
 
     async fn acquire(&self, key: &str) -> anyhow::Result<Acquired<()>> {
-        let result = Arc::clone(&self.payload);
+        let result = self.payloads.any();
         let once = self.client.once(SCOPE, key).lease(LEASE).ttl(TTL);
         match once.run_payload(async |_| Ok::<_, Infallible>(Some(result))).await? {
             Done::Ran(_) => Ok(Acquired::Held(())),
@@ -59,12 +58,12 @@ impl System for Once {
 #[derive(Debug)]
 pub(crate) struct Guards {
     client: Client,
-    payload: Arc<Payload>,
+    payloads: Payloads,
 }
 
 impl Guards {
-    pub(crate) fn new(client: Client, payload: Arc<Payload>) -> Self {
-        Self { client, payload }
+    pub(crate) fn new(client: Client, payloads: Payloads) -> Self {
+        Self { client, payloads }
     }
 }
 
@@ -81,7 +80,7 @@ impl System for Guards {
     }
 
     async fn complete(&self, _key: &str, held: Lease) -> anyhow::Result<()> {
-        match held.complete(Some(Arc::clone(&self.payload))).await {
+        match held.complete(Some(self.payloads.any())).await {
             Ok(_) => Ok(()),
             Err(CompleteError::Call(error)) => Err(error.into()),
             Err(error) => bail!("a complete came to {error}"),

@@ -1,20 +1,17 @@
 //! `tenure bench`: what can be typed, a cluster of its own if asked for, and the order of things.
 //! How it is measured is in the crate tenure-bench.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use tenure_bench::{
-    Bench, CLIENTS_MAX, Device, Disturbed, Filled, Load, Meters, Results, Settings, Via, Window,
-    disturb, fill,
+    Bench, CLIENTS_MAX, Device, Disturbed, Filled, Load, Meters, Payloads, Results, Settings, Via,
+    Window, disturb, fill,
 };
 use tenure_client::{Client, Config};
-use tenure_state_machine::{Payload, limits};
 use tokio::time::{Instant, sleep_until};
 
 use crate::cli::Connect;
@@ -168,13 +165,11 @@ pub(crate) async fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> 
 
 async fn measured(args: &Args) -> anyhow::Result<Results> {
     check(args)?;
-    let payload = vec![b'x'; args.payload.min(limits::BODY_BYTES + 1)];
-    let payload = Payload::new(None, payload, BTreeMap::new());
-    let payload = Arc::new(payload.context("the payload is not valid")?);
+    let payloads = Payloads::new(args.payload)?;
     let (workload, clients) = (args.workload.measured(), args.concurrency);
     let load = Load { workload, clients, payload: args.payload };
     let mut target = target(args).await?;
-    let (filled, due) = filled(args, &target, &payload).await?;
+    let (filled, due) = filled(args, &target, &payloads).await?;
 
     let mut windows = Vec::new();
     let done = AtomicU64::new(0);
@@ -183,7 +178,7 @@ async fn measured(args: &Args) -> anyhow::Result<Results> {
             config: target.config.clone(),
             via: via(args, &target),
             load,
-            payload,
+            payloads,
             waiters: args.waiters,
             meters: target.meters.clone(),
         };
@@ -272,7 +267,7 @@ fn via(args: &Args, target: &Target) -> Via {
 async fn filled(
     args: &Args,
     target: &Target,
-    payload: &Arc<Payload>,
+    payloads: &Payloads,
 ) -> anyhow::Result<(Option<Filled>, Option<Instant>)> {
     if args.fill == 0 {
         return Ok((None, None));
@@ -280,7 +275,7 @@ async fn filled(
     let client = Client::new(target.config.clone());
     let mut due = None;
     if args.during == Some(During::Purge) {
-        let probe = fill(&client, PROBE, payload, None).await?;
+        let probe = fill(&client, PROBE, payloads, None).await?;
         let batches = u32::try_from(args.fill.div_ceil(PROBE)).unwrap_or(u32::MAX);
         let filling = probe.saturating_mul(batches).saturating_mul(FILL_SLACK);
         // The quiet window and what is around it come before it.
@@ -290,7 +285,7 @@ async fn filled(
         ensure!(due.is_some(), "a backlog of {} takes too long to store", args.fill);
     }
     let before = target.meters.read().await?;
-    let took = fill(&client, args.fill, payload, due).await?;
+    let took = fill(&client, args.fill, payloads, due).await?;
     let after = target.meters.read().await?;
     let filled = Filled::new(args.fill, took, &before, &after);
     say(format_args!("filled {} records in {took:.1?}", args.fill));

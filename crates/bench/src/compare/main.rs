@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::Parser as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::TempDir;
-use tenure_bench::{CLIENTS_MAX, Device, Load, Meters, Running, Workload};
+use tenure_bench::{CLIENTS_MAX, Device, Load, Meters, Running, Workload, random_bytes};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
@@ -246,7 +246,7 @@ impl Visit<'_> {
     async fn measure<P: Peer>(&self, peer: &P, load: Load) -> anyhow::Result<Measured> {
         let connections = usize::try_from(load.clients)?.min(P::CONNECTIONS);
         let reads_first = load.workload == Workload::Duplicates;
-        let payload = vec![b'x'; load.payload];
+        let payload = random_bytes(load.payload);
         let connections = peer.connect(connections, reads_first, &payload).await?;
         let meters =
             Meters { pids: peer.pids(), device: self.plan.device.clone(), nodes: Vec::new() };

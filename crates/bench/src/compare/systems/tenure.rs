@@ -1,6 +1,5 @@
 //! Three nodes as `tenure dev` starts them.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -8,9 +7,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde::Deserialize;
-use tenure_bench::Native;
+use tenure_bench::{Native, Payloads};
 use tenure_client::{Client, Config};
-use tenure_state_machine::Payload;
 
 use super::{Peer, Programs};
 use crate::processes::{Processes, ports_are_free};
@@ -68,12 +66,11 @@ impl Peer for Tenure {
         _reads_first: bool,
         payload: &[u8],
     ) -> anyhow::Result<Vec<Arc<Native>>> {
-        let payload = Payload::new(None, payload.to_vec(), BTreeMap::new());
-        let payload = Arc::new(payload.context("the payload is not valid")?);
+        let payloads = Payloads::new(payload.len())?;
         let endpoints: Vec<_> = self.ready.nodes.iter().map(|node| node.rpc.clone()).collect();
         let connect = |_| {
             let client = Client::new(Config::new(endpoints.clone()));
-            Arc::new(Native::new(client, Arc::clone(&payload)))
+            Arc::new(Native::new(client, payloads.clone()))
         };
         Ok((0..connections).map(connect).collect())
     }
