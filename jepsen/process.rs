@@ -34,8 +34,10 @@ fn built(file: &str, package: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
     // Tests are built one directory below the binaries.
     let directory = program.ancestors().skip(1).find(|directory| !directory.ends_with("deps"));
-    let built = directory.unwrap().join(file);
-    assert!(built.exists(), "{} is missing: cargo build --release -p {package}", built.display());
+    let directory = directory.unwrap();
+    let built = directory.join(file);
+    let profile = directory.file_name().unwrap().display();
+    assert!(built.exists(), "{file} is missing: cargo build --profile {profile} -p {package}");
     built
 }
 

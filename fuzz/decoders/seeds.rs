@@ -1,5 +1,5 @@
 //! Writes the seeds of all corpora: a few small valid inputs for each target. Run it again when a
-//! format has changed: `cargo run --release -p tenure-decoders --example seeds`.
+//! format has changed: `cargo run --profile checked -p tenure-decoders --example seeds`.
 
 #![allow(
     clippy::unwrap_used,
