@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
     DBRawIterator, DBRecoveryMode, Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use rustix::fs::OFlags;
 
 use tenure_state_machine::seeded::{SeededBug, seeded};
 
@@ -21,6 +23,8 @@ const MEMTABLE_BYTES: usize = 64 * 1024 * 1024;
 const BLOCK_CACHE_BYTES: usize = 64 * 1024 * 1024;
 /// Written-ahead log kept before its memtable is flushed, in bytes.
 const WAL_BYTES: u64 = 256 * 1024 * 1024;
+/// A file that is opened to see whether direct I/O works, and removed.
+const DIRECT_PROBE: &str = "direct-io-probe";
 /// Old info logs kept for people.
 const INFO_LOGS: usize = 2;
 
@@ -100,7 +104,9 @@ impl Disk for RocksDisk {
 
     fn open(&self, dir: &Path, layout: Layout) -> io::Result<Arc<dyn Database>> {
         create_dir(dir)?;
-        let db = DB::open_cf_descriptors(&Self::options(layout)?, dir, self.families(layout));
+        let mut options = Self::options(layout)?;
+        options.set_use_direct_io_for_flush_and_compaction(has_direct_io(dir)?);
+        let db = DB::open_cf_descriptors(&options, dir, self.families(layout));
         Ok(Arc::new(Rocks { db: db.map_err(error)?, layout }))
     }
 
@@ -290,6 +296,30 @@ fn create_dir(dir: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
+/// Whether files below `dir` can be written past the page cache. What flushes and compactions write
+/// is not read soon: copied into the page cache it costs processor time, pushes out what is read,
+/// and goes to the disk in bursts that the log's syncs wait behind. Some file systems cannot.
+fn has_direct_io(dir: &Path) -> io::Result<bool> {
+    let probe = dir.join(DIRECT_PROBE);
+    let direct = i32::try_from(OFlags::DIRECT.bits()).map_err(io::Error::other)?;
+    let opened = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .custom_flags(direct)
+        .open(&probe);
+    // The file may be there even if it could not be opened so.
+    match fs::remove_file(&probe) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    match opened {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 fn error(error: rocksdb::Error) -> io::Error {
     let damaged = error.kind() == rocksdb::ErrorKind::Corruption;
     let kind = if damaged { io::ErrorKind::InvalidData } else { io::ErrorKind::Other };
@@ -318,6 +348,10 @@ mod tests {
             "keep_log_file_num=2",
             "recycle_log_file_num=0",
             "paranoid_checks=true",
+            &format!(
+                "use_direct_io_for_flush_and_compaction={}",
+                has_direct_io(path.path()).unwrap()
+            ),
         ] {
             assert!(log.contains(both) && state.contains(both), "{both}");
         }
@@ -327,6 +361,25 @@ mod tests {
         assert!(state.contains("atomic_flush=true"));
         assert!(state.contains("memtable_whole_key_filtering=true"));
         assert!(state.contains("memtable_prefix_bloom_size_ratio=0.02"));
+    }
+
+    #[test]
+    fn what_a_file_system_cannot_do_is_found_out_and_leaves_nothing() {
+        let path = tempfile::tempdir().unwrap();
+        has_direct_io(path.path()).unwrap();
+        assert_eq!(RocksDisk::new().list(path.path()).unwrap(), Vec::<String>::new());
+        // procfs takes no files at all: that is not an answer to the question.
+        assert!(has_direct_io(Path::new("/proc")).is_err());
+        // Without direct I/O on many kernels.
+        let Ok(path) = tempfile::tempdir_in("/dev/shm") else { return };
+        let db = RocksDisk::new().open(&path.path().join("db"), Layout::State).unwrap();
+        let mut batch = Batch::default();
+        batch.put(Family::Records, b"name", b"record".to_vec());
+        db.write(batch, Durability::Buffered).unwrap();
+        db.checkpoint(&path.path().join("checkpoint")).unwrap();
+        drop(db);
+        let db = RocksDisk::new().open(&path.path().join("db"), Layout::State).unwrap();
+        assert_eq!(db.get(Family::Records, b"name").unwrap().as_deref(), Some(&b"record"[..]));
     }
 
     #[test]
