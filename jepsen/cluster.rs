@@ -327,12 +327,16 @@ impl Cluster {
         self.restarted.remove(&id).unwrap()
     }
 
-    /// SIGSTOP.
+    /// SIGSTOP. Returns when the node does nothing any more.
     ///
     /// # Panics
     /// When the node has ended.
     pub fn pause(&mut self, id: u64) {
         self.signal(id, Signal::STOP);
+        let pid = self.node(id).pid;
+        eventually("the node stands still", Duration::from_secs(10), || {
+            process::is_stopped(pid).then_some(())
+        });
         self.paused.insert(id);
     }
 

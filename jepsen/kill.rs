@@ -162,6 +162,7 @@ fn what_a_paused_leader_was_asked_is_not_answered_from_its_past() {
     let stolen = eventually("another node takes over", Duration::from_secs(20), || {
         let body = with(json!({ "attempt": "thief", "wait_ms": 2000 })).to_string();
         let answer = http::ask(&other, "POST", "/v1/acquire", body.as_bytes()).ok()?.json()?;
+        assert_ne!(answer["outcome"], "replay", "it was not paused when it was asked");
         (answer["outcome"] == "acquired").then_some(answer)
     });
     assert_eq!(stolen["took_over"]["token"], token);

@@ -124,6 +124,21 @@ pub fn parent(pid: u32) -> Option<u32> {
     after_name.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
+/// Whether every thread of a process has stopped. A signal returns before that: one thread takes it
+/// and stops the others, which run on until then.
+#[must_use]
+pub fn is_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let stopped = |stat: String| {
+        let (_, after_name) = stat.rsplit_once(')')?;
+        Some(after_name.trim_start().starts_with('T'))
+    };
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat"));
+        stat.ok().and_then(stopped).unwrap_or(false)
+    })
+}
+
 /// Bytes of memory that a process has in use; none when it has ended.
 #[must_use]
 pub fn resident_bytes(pid: u32) -> Option<u64> {
