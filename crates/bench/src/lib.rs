@@ -66,17 +66,19 @@
 //!
 //! | | clients | ops/s | etcd | ZooKeeper | NATS | Redis (alone) | PostgreSQL (alone) |
 //! |---|---|---|---|---|---|---|---|
-//! | cycle | 1 | 1 430 | 1.3 | 1.8 | 1.5 | 0.32 | 0.27 |
-//! | cycle | 64 | 47 300 | 5.3 | 7.2 | 3.3 | 0.76 | 2.1 |
-//! | cycle | 256 | 71 700 | 5.4 | 3.4 | 2.5 | 0.63 | 3.8 |
-//! | duplicates | 64 | 55 300 | 5.1 | 2.9 | 3.7 | 0.79 | 1.7 |
-//! | duplicates | 256 | 89 900 | 5.5 | 3.8 | 4.2 | 0.51 | 2.1 |
-//! | heartbeat | 64 | 64 600 | 7.2 | 3.4 | 4.4 | 0.91 | 2.9 |
-//! | heartbeat | 256 | 121 500 | 8.9 | 3.4 | 4.0 | 0.79 | 6.5 |
+//! | cycle | 1 | 1 440 | 1.5 | 2.3 | 1.6 | 0.34 | 0.31 |
+//! | cycle | 64 | 44 100 | 5.9 | 10 | 3.7 | 0.85 | 2.6 |
+//! | cycle | 256 | 59 000 | 5.5 | 3.7 | 2.6 | 0.64 | 4.0 |
+//! | duplicates | 64 | 76 700 | 8.6 | 6.4 | 6.0 | 1.2 | 3.0 |
+//! | duplicates | 256 | 133 500 | 9.4 | 6.9 | 7.6 | 0.97 | 4.4 |
+//! | heartbeat | 64 | 54 600 | 7.9 | 3.2 | 4.4 | 0.81 | 3.3 |
+//! | heartbeat | 256 | 117 500 | 11 | 4.2 | 4.5 | 0.87 | 8.0 |
 //!
-//! A half cycle at 256 clients takes 23 us of CPU, the client's included, and writes 1.4 KB in 0.023
-//! flushes over three nodes; its p99 of 11 ms is below etcd's p50 of 18 ms. In another sitting on
-//! the same machine, with the build before: p99 while snapshots are taken is 1.5 times the quiet
+//! That was the build before the last kept row below. A half cycle at 256 clients takes 27 us of
+//! CPU, the client's included, and 1.4 KB in 0.023 flushes over three nodes until compactions begin,
+//! 3 KB with them; its p99 of 12 ms is below etcd's p50 of 23 ms. With 10 million records cycles
+//! come half as often as with 10 000, and a node has 690 bytes of disk for each, its log included.
+//! In other sittings, with builds before: p99 while snapshots are taken is 1.5 times the quiet
 //! one, while followers are killed and come back 2.0 times, while 200 000 records are purged 1.1
 //! times; 10 000 waiters on one key change nothing for others. Over HTTP 29 000 commands a second
 //! come from 64 clients one by one, and 108 000 in batches. `once()` takes 8 % more CPU at 64
@@ -123,10 +125,10 @@
 //! | the release build optimized as a whole, one unit a crate, instead of incremental | 31 to 28; duplicates: 19.6 to 17.3 | 24.5 to 22.5; duplicates: 12.9 to 10.6 | yes |
 //! | checksums by the CPU's instructions in RocksDB | not measured | not measured | yes: 2 % of a profile |
 //!
-//! Short runs on an empty store hide what flushes and compactions cost: with a
-//! million records half of all CPU is the state database's, and more than half of that its threads
-//! behind. These rows are of 25 s at 256
-//! clients after `--fill 1000000`, or of 15 s after `--fill 10000000`:
+//! Short runs on an empty store hide what flushes and compactions cost: with a million records half
+//! of all CPU is the state database's, more than half of that its threads behind. These rows are of
+//! 25 s at 256 clients after `--fill 1000000`, or of 15 s after `--fill 10000000`; us are those of
+//! servers and client:
 //!
 //! | what | ops/s | us | p99 ms | kept? |
 //! |---|---|---|---|---|
