@@ -1,6 +1,6 @@
 //! The binary under test, and signals to processes of ours.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
@@ -119,9 +119,15 @@ pub(crate) fn send(pid: u32, signal: Signal) {
 /// is reaped, some thread of it may still hold its ports.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat(format!("/proc/{pid}").as_ref()).map(|(_, parent)| parent)
+}
+
+/// The state of a process or a thread, and its parent, as `proc_pid_stat(5)` has them.
+fn stat(directory: &Path) -> Option<(String, u32)> {
+    let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_ascii_whitespace().nth(1)?.parse().ok()
+    let mut fields = after_name.split_ascii_whitespace();
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
 }
 
 /// Whether every thread of a process has stopped. A signal returns before that: one thread takes it
@@ -129,14 +135,7 @@ pub fn parent(pid: u32) -> Option<u32> {
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-    let stopped = |stat: String| {
-        let (_, after_name) = stat.rsplit_once(')')?;
-        Some(after_name.trim_start().starts_with('T'))
-    };
-    threads.flatten().all(|thread| {
-        let stat = std::fs::read_to_string(thread.path().join("stat"));
-        stat.ok().and_then(stopped).unwrap_or(false)
-    })
+    threads.flatten().all(|thread| stat(&thread.path()).is_some_and(|(state, _)| state == "T"))
 }
 
 /// Bytes of memory that a process has in use; none when it has ended.

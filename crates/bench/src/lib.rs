@@ -74,7 +74,7 @@
 //! | heartbeat | 64 | 54 600 | 7.9 | 3.2 | 4.4 | 0.81 | 3.3 |
 //! | heartbeat | 256 | 117 500 | 11 | 4.2 | 4.5 | 0.87 | 8.0 |
 //!
-//! That was the build before the last kept row below. A half cycle at 256 clients takes 27 us of
+//! That was the build before its flushes went past the page cache. A half cycle at 256 clients takes 27 us of
 //! CPU, the client's included, and 1.4 KB in 0.023 flushes over three nodes until compactions begin,
 //! 3 KB with them; its p99 of 12 ms is below etcd's p50 of 23 ms. With 10 million records cycles
 //! come half as often as with 10 000, and a node has 690 bytes of disk for each, its log included.

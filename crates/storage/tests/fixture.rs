@@ -1,7 +1,7 @@
 //! A data directory of format 1, written by the first build that had it, opens for ever.
 //!
-//! `TENURE_WRITE_FIXTURE=<new directory> cargo test --profile checked -p tenure-storage --test fixture`
-//! writes another one. Never replace `fixtures/v1`: a build that cannot read it cannot read what
+//! `TENURE_WRITE_FIXTURE=<new directory> cargo test --profile checked -p tenure-storage --test
+//! fixture` writes another one. Never replace `fixtures/v1`: a build that cannot read it cannot read what
 //! users have. A new format gets a directory of its own beside it.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
