@@ -60,7 +60,7 @@ impl Filled {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Disturbed {
     during: &'static str,
-    /// Snapshots, restarts, or records of the backlog.
+    /// Snapshots, restarts, nodes that have joined, or records of the backlog.
     disturbances: u64,
     quiet_ops_per_s: f64,
     quiet_p50_ms: f64,

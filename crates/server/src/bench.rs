@@ -75,6 +75,8 @@ enum During {
     Purge,
     /// One follower after the other is killed and started again
     Restart,
+    /// Empty nodes join, one after the other: each is sent all that is stored, and removed again
+    Join,
 }
 
 impl During {
@@ -83,6 +85,7 @@ impl During {
             Self::Snapshot => "snapshot",
             Self::Purge => "purge",
             Self::Restart => "restart",
+            Self::Join => "join",
         }
     }
 }
@@ -92,6 +95,7 @@ impl During {
   tenure bench --workload cycle --concurrency 256 --seconds 10 -o json
   tenure bench --dev --fill 1000000 --seconds 0
   tenure bench --dev --fill 200000 --during purge
+  tenure bench --dev --fill 2000000 --seconds 60 --during join
   tenure bench --client once --workload heartbeat --concurrency 10000 --seconds 30
   tenure bench --via batch --http http://127.0.0.1:7601")]
 pub(crate) struct Args {
@@ -120,7 +124,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=i64::from(WAITERS_MAX)))]
     waiters: u32,
     /// Measure once more while this goes on, and compare; snapshot needs --http or --dev, purge
-    /// needs --fill, restart needs --dev
+    /// needs --fill, restart and join need --dev
     #[arg(long, value_enum)]
     during: Option<During>,
     /// Start three nodes on this machine for the run
@@ -196,6 +200,9 @@ async fn measured(args: &Args) -> anyhow::Result<Results> {
         }
         windows = bench.stop().await?;
     }
+    if let Some((cluster, leader)) = &mut target.own {
+        cluster.leave(*leader).await?;
+    }
     if let Some((cluster, _)) = target.own.take() {
         cluster.stop(std::future::pending()).await;
     }
@@ -225,7 +232,9 @@ fn check(args: &Args) -> anyhow::Result<()> {
     match during {
         During::Snapshot => ensure!(http, "--during snapshot needs --http or --dev"),
         During::Purge => ensure!(args.fill > 0, "--during purge needs --fill"),
-        During::Restart => ensure!(args.dev, "--during restart needs --dev"),
+        During::Restart | During::Join => {
+            ensure!(args.dev, "--during {} needs --dev", during.name());
+        }
     }
     Ok(())
 }
@@ -246,8 +255,8 @@ async fn target(args: &Args) -> anyhow::Result<Target> {
     let nodes = list(|node| node.http.clone());
     let config = Config { endpoints: list(|node| node.rpc.clone()), ..args.connect.config() };
     let mut meters = Meters { device: Device::of(cluster.directory()), ..Meters::default() };
-    // Nodes that are killed have neither a time nor counters afterwards.
-    if args.during != Some(During::Restart) {
+    // Nodes that are killed have neither a time nor counters afterwards, nor have those that come.
+    if !matches!(args.during, Some(During::Restart | During::Join)) {
         meters.pids = cluster.nodes().iter().map(|node| node.pid).collect();
         meters.nodes.clone_from(&nodes);
     }
@@ -301,6 +310,10 @@ async fn disturbance(during: During, target: &mut Target, done: &AtomicU64) -> a
             let (cluster, leader) = target.own.as_mut().context("the cluster is not our own")?;
             restarts(cluster, *leader, done).await
         }
+        During::Join => {
+            let (cluster, leader) = target.own.as_mut().context("the cluster is not our own")?;
+            joins(cluster, *leader, done).await
+        }
     }
 }
 
@@ -322,5 +335,15 @@ async fn restarts(
                 break;
             }
         }
+    }
+}
+
+/// Lets one node after the other join, and removes it when it has everything.
+async fn joins(cluster: &mut LocalCluster, leader: u64, done: &AtomicU64) -> anyhow::Result<()> {
+    loop {
+        let joined = cluster.join(leader)?;
+        cluster.caught_up(joined, leader).await?;
+        done.fetch_add(1, Ordering::Relaxed);
+        cluster.leave(leader).await?;
     }
 }

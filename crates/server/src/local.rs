@@ -90,6 +90,7 @@ fn quoted(word: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct LocalCluster {
     directory: PathBuf,
+    description: Description,
     nodes: Vec<LocalNode>,
     children: BTreeMap<u64, Child>,
     /// Removed at the end, after the last child has ended.
@@ -127,7 +128,7 @@ impl LocalCluster {
         let description = describe(place, &directory)?;
         let nodes = plan(&description, &directory)?;
         let children = BTreeMap::new();
-        let mut cluster = Self { directory, nodes, children, _temporary: temporary };
+        let mut cluster = Self { directory, description, nodes, children, _temporary: temporary };
         for id in cluster.ids() {
             cluster.spawn(id)?;
         }
@@ -197,6 +198,47 @@ impl LocalCluster {
     pub(crate) fn kill(&mut self, id: u64) -> anyhow::Result<()> {
         let mut child = self.children.remove(&id).context("the node does not run")?;
         child.kill().and_then(|()| child.wait()).context("cannot kill the node")?;
+        Ok(())
+    }
+
+    /// Starts one more node, an empty one, which joins this one's cluster as a learner. Gives its
+    /// id. It is none of [`Description::nodes`]: see [`LocalCluster::leave`].
+    pub(crate) fn join(&mut self, member: u64) -> anyhow::Result<u64> {
+        // No id is taken twice, not even by a later run.
+        let id = rand::random_range(1 << 16..1 << 48);
+        let place = self.description.nodes + 1;
+        let mut node = place_of(&self.description, &self.directory, id, place)?;
+        let join = ("--join".to_owned(), format!("http://{}", self.node(member)?.http));
+        node.command = command(&node, worker_threads(self.nodes.len()), [join])?;
+        self.nodes.push(node);
+        self.spawn(id)?;
+        Ok(id)
+    }
+
+    /// Waits until a node has applied all that was in this one's log when it was asked.
+    pub(crate) async fn caught_up(&self, id: u64, with: u64) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        let goal = status(self.node(with)?).await.context("the leader does not answer")?.last_index;
+        while status(self.node(id)?).await.is_none_or(|status| status.applied_index < goal) {
+            ensure!(Instant::now() < deadline, "node {id} is not up to date in {READY_WITHIN:?}");
+            sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    /// Removes all nodes that have joined from the cluster, with all that they stored.
+    pub(crate) async fn leave(&mut self, member: u64) -> anyhow::Result<()> {
+        let founders = self.description.nodes;
+        let founders = usize::try_from(founders).unwrap_or(usize::MAX).min(self.nodes.len());
+        for node in self.nodes.split_off(founders) {
+            let path = format!("/v1/cluster/members/{}", node.id);
+            let asked = &self.node(member)?.http;
+            let answer = http::request(asked, Method::DELETE, &path, None, READY_WITHIN).await?;
+            let body = String::from_utf8_lossy(&answer.body);
+            ensure!(answer.status == 200, "node {} was not removed: {body}", node.id);
+            self.kill(node.id)?;
+            fs::remove_dir_all(&node.data_dir).context("cannot remove what a node stored")?;
+        }
         Ok(())
     }
 
@@ -312,45 +354,66 @@ fn found(place: &Place, directory: &Path) -> anyhow::Result<Description> {
 
 /// The nodes that a description means.
 fn plan(description: &Description, directory: &Path) -> anyhow::Result<Vec<LocalNode>> {
-    let Description { cluster_id, nodes, base_port } = description;
-    ensure!((1..=NODES_MAX).contains(nodes), "there can be 1 to {NODES_MAX} nodes, not {nodes}");
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let mut planned = Vec::new();
-    for id in 1..=*nodes {
-        let port = u16::try_from(id).ok().and_then(|id| base_port.checked_add(id));
-        let ports = port.and_then(|http| Some((http, http.checked_add(RPC_ABOVE)?)));
-        let (http, rpc) = ports.context("the base port is too high")?;
-        planned.push(LocalNode {
-            id,
-            http: format!("127.0.0.1:{http}"),
-            rpc: format!("127.0.0.1:{rpc}"),
-            pid: 0,
-            data_dir: directory.join(format!("node-{id}")),
-            command: Vec::new(),
-            log: directory.join(format!("node-{id}.log")),
-            cluster_id: cluster_id.clone(),
-        });
-    }
-    let bootstrap: Vec<String> =
-        planned.iter().map(|node| format!("{}={},{}", node.id, node.http, node.rpc)).collect();
+    let nodes = description.nodes;
+    ensure!((1..=NODES_MAX).contains(&nodes), "there can be 1 to {NODES_MAX} nodes, not {nodes}");
+    let planned = (1..=nodes).map(|id| place_of(description, directory, id, id));
+    let mut planned = planned.collect::<anyhow::Result<Vec<_>>>()?;
+    let bootstrap: Vec<_> = planned
+        .iter()
+        .map(|node| format!("{}={},{}", node.id, node.http, node.rpc))
+        .map(|first| ("--bootstrap".to_owned(), first))
+        .collect();
     let threads = worker_threads(planned.len());
     for node in &mut planned {
-        let mut command = vec![utf8(&program)?, "server".to_owned()];
-        let flags = [
-            ("--id", node.id.to_string()),
-            ("--http", node.http.clone()),
-            ("--rpc", node.rpc.clone()),
-            ("--data-dir", utf8(&node.data_dir)?),
-            ("--cluster-id", cluster_id.clone()),
-            ("--worker-threads", threads.to_string()),
-        ];
-        let firsts = bootstrap.iter().map(|first| ("--bootstrap", first.clone()));
-        for (flag, value) in flags.into_iter().chain(firsts) {
-            command.extend([flag.to_owned(), value]);
-        }
-        node.command = command;
+        node.command = command(node, threads, bootstrap.iter().cloned())?;
     }
     Ok(planned)
+}
+
+/// Where the node in this place lives, beside the others.
+fn place_of(
+    description: &Description,
+    directory: &Path,
+    id: u64,
+    place: u64,
+) -> anyhow::Result<LocalNode> {
+    let Description { cluster_id, base_port, .. } = description;
+    let port = u16::try_from(place).ok().and_then(|place| base_port.checked_add(place));
+    let ports = port.and_then(|http| Some((http, http.checked_add(RPC_ABOVE)?)));
+    let (http, rpc) = ports.context("the base port is too high")?;
+    Ok(LocalNode {
+        id,
+        http: format!("127.0.0.1:{http}"),
+        rpc: format!("127.0.0.1:{rpc}"),
+        pid: 0,
+        data_dir: directory.join(format!("node-{id}")),
+        command: Vec::new(),
+        log: directory.join(format!("node-{id}.log")),
+        cluster_id: cluster_id.clone(),
+    })
+}
+
+/// What starts a node; `entrance` is how it comes into its cluster.
+fn command(
+    node: &LocalNode,
+    threads: usize,
+    entrance: impl IntoIterator<Item = (String, String)>,
+) -> anyhow::Result<Vec<String>> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = vec![utf8(&program)?, "server".to_owned()];
+    let flags = [
+        ("--id", node.id.to_string()),
+        ("--http", node.http.clone()),
+        ("--rpc", node.rpc.clone()),
+        ("--data-dir", utf8(&node.data_dir)?),
+        ("--cluster-id", node.cluster_id.clone()),
+        ("--worker-threads", threads.to_string()),
+    ];
+    let flags = flags.into_iter().map(|(flag, value)| (flag.to_owned(), value));
+    for (flag, value) in flags.chain(entrance) {
+        command.extend([flag, value]);
+    }
+    Ok(command)
 }
 
 /// What each of so many nodes that share this machine's processors takes of them.
@@ -455,6 +518,22 @@ mod tests {
                 data_dir.display()
             )
         );
+    }
+
+    #[test]
+    fn who_joins_lives_beside_all_others_and_is_told_whom_to_ask() {
+        let directory = tempfile::tempdir().unwrap();
+        let description = Description { cluster_id: "c".to_owned(), nodes: 3, base_port: 7600 };
+        let node = place_of(&description, directory.path(), 77, 4).unwrap();
+        let places = (node.http.as_str(), node.rpc.as_str(), node.data_dir.as_path());
+        assert_eq!(
+            places,
+            ("127.0.0.1:7604", "127.0.0.1:7704", &*directory.path().join("node-77"))
+        );
+        let join = ("--join".to_owned(), "http://127.0.0.1:7601".to_owned());
+        let words = command(&node, 1, [join]).unwrap()[1..].join(" ");
+        assert!(words.starts_with("server --id 77 ") && !words.contains("--bootstrap"), "{words}");
+        assert!(words.ends_with(" --cluster-id c --worker-threads 1 --join http://127.0.0.1:7601"));
     }
 
     #[test]

@@ -57,6 +57,7 @@ fn a_bench_that_cannot_be_run_says_what_it_needs() {
         (&["bench", "--during", "purge"], "--fill"),
         (&["bench", "--during", "snapshot"], "--http or --dev"),
         (&["bench", "--during", "restart"], "--dev"),
+        (&["bench", "--during", "join"], "--dev"),
         (&["bench", "--via", "http"], "--http or --dev"),
         (&["bench", "--payload", "1048577"], "payload"),
     ] {
