@@ -51,8 +51,22 @@ pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 pub(crate) trait Database: Debug + Send + Sync {
     /// The value of a key.
     fn get(&self, family: Family, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+    /// The values of many keys, which costs less than to ask for each.
+    fn get_all(&self, family: Family, keys: &[&[u8]]) -> io::Result<Vec<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.get(family, key)).collect()
+    }
     /// Visits the keys from `from` on, in their order, until the visitor breaks.
-    fn scan(&self, family: Family, from: &[u8], visit: Visit<'_>) -> io::Result<()>;
+    fn scan(&self, family: Family, from: &[u8], visit: Visit<'_>) -> io::Result<()> {
+        self.scan_as_of(family, from, &mut || {}, visit)
+    }
+    /// The same; what is written once `pinned` was called is not seen.
+    fn scan_as_of(
+        &self,
+        family: Family,
+        from: &[u8],
+        pinned: &mut dyn FnMut(),
+        visit: Visit<'_>,
+    ) -> io::Result<()>;
     /// Writes a batch. In the log's layout batches become durable in their order, and all up to a
     /// synced one with it; in the state's only a checkpoint or a flush of the disk's own choice
     /// makes them so, still in their order.

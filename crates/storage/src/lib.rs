@@ -126,9 +126,9 @@
 //! - Tables of the state are checked when they are read, not at the start. Damage in a cold record
 //!   is found by whoever reads it, compacts it or hashes a snapshot; the node then stops.
 //! - A damaged node is not repaired from its peers. Remove it, and join with a new id.
-//! - Reading a page of records, or what is due, first writes what has gathered. While a page is
-//!   read nothing is written behind, and apply waits once two generations have gathered: pages are
-//!   bounded for that reason.
+//! - Reading a page of records, or what is due, first writes what has gathered.
+//! - A page of records that nobody read lately costs a disk read for each: they lie in the order in
+//!   which they were written, not in that of their names.
 
 #![warn(missing_docs)]
 

@@ -226,8 +226,27 @@ impl Database for Rocks {
         self.db.get_cf(self.handle(family)?, key).map_err(error)
     }
 
-    fn scan(&self, family: Family, from: &[u8], visit: Visit<'_>) -> io::Result<()> {
+    fn get_all(&self, family: Family, keys: &[&[u8]]) -> io::Result<Vec<Option<Vec<u8>>>> {
+        let mut options = ReadOptions::default();
+        options.set_verify_checksums(!seeded(SeededBug::DamageServed));
+        let keys = keys.iter().copied();
+        let values = self.db.batched_multi_get_cf_opt(self.handle(family)?, keys, false, &options);
+        let values = values.into_iter().map(|value| match value {
+            Ok(value) => Ok(value.map(|value| value.to_vec())),
+            Err(failed) => Err(error(failed)),
+        });
+        values.collect()
+    }
+
+    fn scan_as_of(
+        &self,
+        family: Family,
+        from: &[u8],
+        pinned: &mut dyn FnMut(),
+        visit: Visit<'_>,
+    ) -> io::Result<()> {
         let mut iterator = self.iterator(family)?;
+        pinned();
         iterator.seek(from);
         while let Some((key, value)) = iterator.item() {
             if visit(key, value).is_break() {

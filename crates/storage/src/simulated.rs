@@ -332,8 +332,15 @@ impl Database for Simulated {
         Ok(contents::get(&self.halves(&mut inner)?.now, family, key))
     }
 
-    fn scan(&self, family: Family, from: &[u8], visit: Visit<'_>) -> io::Result<()> {
+    fn scan_as_of(
+        &self,
+        family: Family,
+        from: &[u8],
+        pinned: &mut dyn FnMut(),
+        visit: Visit<'_>,
+    ) -> io::Result<()> {
         let mut inner = self.disk.inner();
+        pinned();
         contents::scan(&self.halves(&mut inner)?.now, family, from, visit);
         Ok(())
     }
@@ -387,7 +394,14 @@ impl Database for Checkpoint {
         Ok(contents::get(&self.0, family, key))
     }
 
-    fn scan(&self, family: Family, from: &[u8], visit: Visit<'_>) -> io::Result<()> {
+    fn scan_as_of(
+        &self,
+        family: Family,
+        from: &[u8],
+        pinned: &mut dyn FnMut(),
+        visit: Visit<'_>,
+    ) -> io::Result<()> {
+        pinned();
         contents::scan(&self.0, family, from, visit);
         Ok(())
     }

@@ -209,9 +209,11 @@ impl StateStore {
         // A3: while this lock is held, the database is at what it says.
         let at = self.shared.sound(self.shared.write_behind())?;
         let db = Arc::clone(&self.shared.live().db);
-        let found = records::list(&*db, at.applied(), page, &mut wanted);
+        let applied = at.applied();
+        let mut at = Some(at);
+        let found = records::list(&*db, applied, page, &mut || drop(at.take()), &mut wanted);
         let (found, more) = self.shared.sound(found)?;
-        Ok((found, more, at.applied()))
+        Ok((found, more, applied))
     }
 
     /// The last finished snapshot.

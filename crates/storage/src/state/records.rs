@@ -22,23 +22,24 @@ pub struct Page<'a> {
     pub looked_at: usize,
 }
 
-/// Most stored bytes that one page looks at, beyond its first record: apply waits for it.
+/// Most stored bytes that one page looks at, beyond its first record.
 pub(super) const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Records, and the name to go on after, if there may be more.
 type Found = (Vec<(Name, Record)>, Option<Name>);
 
-/// The records of a page that `wanted` says yes to.
+/// The records of a page that `wanted` says yes to, from when `pinned` is called.
 pub(super) fn list(
     db: &dyn Database,
     applied: Applied,
     page: Page<'_>,
+    pinned: &mut dyn FnMut(),
     wanted: &mut dyn FnMut(&Record, Applied) -> bool,
 ) -> io::Result<Found> {
     let (mut records, mut more) = (Vec::new(), None);
     let (mut last, mut looked_at, mut bytes) = (None, 0, 0);
     let from = page.after.filter(|after| *after > page.prefix).unwrap_or(page.prefix);
-    visit(db, from, &mut |key, value| {
+    visit(db, from, pinned, &mut |key, value| {
         if !key.starts_with(page.prefix) {
             return Ok(ControlFlow::Break(()));
         }
@@ -68,7 +69,7 @@ pub(super) fn write_logical(
     sink: &mut dyn FnMut(&[u8]),
 ) -> io::Result<()> {
     let mut writer = snapshot::Writer::new(counters, sink).map_err(io::Error::other)?;
-    visit(db, &[], &mut |key, value| {
+    visit(db, &[], &mut || {}, &mut |key, value| {
         let (name, record) = read(key, value)?;
         writer.record(&name, &record).map_err(io::Error::other)?;
         Ok(ControlFlow::Continue(()))
@@ -86,10 +87,15 @@ fn read(key: &[u8], value: &[u8]) -> io::Result<(Name, Record)> {
 /// Is shown a stored name and the sealed record, and says whether to go on.
 type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> io::Result<ControlFlow<()>>;
 
-/// Visits stored records from `from` on; the first error ends it.
-fn visit(db: &dyn Database, from: &[u8], visit: Visit<'_>) -> io::Result<()> {
+/// Visits stored records from `from` on, as of when `pinned` is called; the first error ends it.
+fn visit(
+    db: &dyn Database,
+    from: &[u8],
+    pinned: &mut dyn FnMut(),
+    visit: Visit<'_>,
+) -> io::Result<()> {
     let mut failed = None;
-    db.scan(Family::Records, from, &mut |key, value| {
+    db.scan_as_of(Family::Records, from, pinned, &mut |key, value| {
         visit(key, value).unwrap_or_else(|error| {
             failed = Some(error);
             ControlFlow::Break(())

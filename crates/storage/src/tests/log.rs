@@ -156,12 +156,18 @@ impl Database for Meddled {
         self.db.get(family, key)
     }
 
-    fn scan(&self, family: Family, from: &[u8], visit: Visit<'_>) -> io::Result<()> {
+    fn scan_as_of(
+        &self,
+        family: Family,
+        from: &[u8],
+        pinned: &mut dyn FnMut(),
+        visit: Visit<'_>,
+    ) -> io::Result<()> {
         if let Some(happens) = self.before_scan.lock().unwrap().take() {
             // Of its own thread, as the log's other users are.
             std::thread::spawn(happens).join().unwrap();
         }
-        self.db.scan(family, from, visit)
+        self.db.scan_as_of(family, from, pinned, visit)
     }
 
     fn write(&self, batch: Batch, durability: Durability) -> io::Result<()> {

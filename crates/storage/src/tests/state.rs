@@ -259,12 +259,8 @@ async fn who_waits_is_told_of_every_step_once_it_can_be_read() {
     assert_eq!(state.read(&Name::new("a", "k0").unwrap()).unwrap().1.index, 699);
 }
 
-#[tokio::test]
-async fn a_scope_is_listed_page_by_page_and_no_other_with_it() {
-    let node = Node::open(&SimulatedDisk::default()).unwrap();
-    let names: Vec<_> = [("a", "1"), ("a", "2"), ("a", "3"), ("aa", "1"), ("b", "1")]
-        .map(|(scope, key)| Name::new(scope, key).unwrap())
-        .into();
+/// An entry that acquires records.
+fn acquires(index: u64, names: &[Name]) -> LogEntry {
     let acquire = |name: &Name| {
         Command::Acquire(tenure_state_machine::Acquire {
             name: name.clone(),
@@ -276,9 +272,49 @@ async fn a_scope_is_listed_page_by_page_and_no_other_with_it() {
             not_after_ms: None,
         })
     };
-    let commands = names.iter().map(acquire).collect();
-    let entry = Entry { stamp_ms: 7, commands };
-    node.apply(vec![normal(1, 0, entry)]).await.unwrap();
+    normal(1, index, Entry { stamp_ms: 7, commands: names.iter().map(acquire).collect() })
+}
+
+/// On the real disk, because the simulated one does one thing at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_is_of_one_moment_and_apply_does_not_wait_for_it() {
+    let path = tempfile::tempdir().unwrap();
+    let node = Arc::new(Node::open_at(&Disk::real(), path.path()).unwrap());
+    let names = ["1", "2", "3"].map(|key| Name::new("a", key).unwrap());
+    node.append(vec![acquires(0, &names[..2]), acquires(1, &names[2..])]).await.unwrap();
+    node.apply(vec![acquires(0, &names[..2])]).await.unwrap();
+    let (listing, later) = (Arc::clone(&node), acquires(1, &names[2..]));
+    let runtime = tokio::runtime::Handle::current();
+    let listed = std::thread::spawn(move || {
+        let mut later = Some(later);
+        let prefix = Name::scope_prefix("a");
+        let page = Page { prefix: &prefix, after: None, limit: 9, looked_at: 9 };
+        let wanted = |_: &Record, _| {
+            let Some(entry) = later.take() else { return true };
+            let (node, (done, written)) = (Arc::clone(&listing), std::sync::mpsc::channel());
+            runtime.spawn(async move {
+                node.apply(vec![entry]).await.unwrap();
+                done.send(node.storage.state.first_deadline_ms()).unwrap();
+            });
+            let written = written.recv_timeout(std::time::Duration::from_secs(20));
+            assert_eq!(written.expect("the page is waited for").unwrap(), Some(17));
+            true
+        };
+        let (found, more, at) = listing.storage.state.list(page, wanted).unwrap();
+        (found.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), more, at.index)
+    });
+    let listed = tokio::task::spawn_blocking(move || listed.join().unwrap()).await.unwrap();
+    assert_eq!(listed, (names[..2].to_vec(), None, 0), "A3");
+    assert_eq!(node.storage.state.applied().index, 1);
+}
+
+#[tokio::test]
+async fn a_scope_is_listed_page_by_page_and_no_other_with_it() {
+    let node = Node::open(&SimulatedDisk::default()).unwrap();
+    let names: Vec<_> = [("a", "1"), ("a", "2"), ("a", "3"), ("aa", "1"), ("b", "1")]
+        .map(|(scope, key)| Name::new(scope, key).unwrap())
+        .into();
+    node.apply(vec![acquires(0, &names)]).await.unwrap();
     let state = &node.storage.state;
     let list = |after: Option<&Name>, limit, looked_at, wanted: bool| {
         let prefix = Name::scope_prefix("a");
