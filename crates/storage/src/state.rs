@@ -42,9 +42,11 @@ mod switch;
 use behind::Behind;
 #[cfg(test)]
 pub(crate) use hot::batch;
-pub(crate) use hot::{Changed, Changes, Hot};
+pub(crate) use hot::{Changed, Hot};
 pub(crate) use meta::Meta;
 pub use records::Page;
+#[cfg(test)]
+pub(crate) use steps::names;
 
 type OpenraftSnapshot = openraft::alias::SnapshotOf<TypeConfig, Arc<Snapshot>>;
 

@@ -7,6 +7,7 @@
 //! Nothing is lost by it: the state is not written ahead in any case, and comes again from the log.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 
@@ -71,13 +72,13 @@ impl Hot {
     }
 
     /// Takes over the changes of a step.
-    pub(crate) fn absorb(&mut self, changes: Changes) {
+    pub(crate) fn absorb(&mut self, changes: impl IntoIterator<Item = (Name, Changed)>) {
         for (name, change) in changes {
             let record_bytes = change.now.as_ref().map_or(0, |record| record.size());
             self.young_bytes += record_bytes + name.as_stored().len() + ENTRY_BYTES;
-            match self.young.get_mut(&name) {
-                Some(changed) => changed.now = change.now,
-                None => drop(self.young.insert(name, change)),
+            match self.young.entry(name) {
+                Entry::Occupied(changed) => changed.into_mut().now = change.now,
+                Entry::Vacant(place) => drop(place.insert(change)),
             }
         }
     }

@@ -30,6 +30,15 @@ pub(super) fn has_purge(step: &[EntryResponder<TypeConfig>]) -> bool {
     })
 }
 
+/// The records that entries are about, but those that they may purge.
+pub(crate) fn names<'a>(entries: impl IntoIterator<Item = &'a LogEntry>) -> Vec<&'a Name> {
+    let commands = entries.into_iter().flat_map(|entry| match &entry.payload {
+        EntryPayload::Normal(entry) => entry.commands.as_slice(),
+        EntryPayload::Blank | EntryPayload::Membership(_) => &[],
+    });
+    commands.filter_map(Command::name).collect()
+}
+
 /// Who waits for the answers of an entry, and those.
 type Answered = (ApplyResponder<TypeConfig>, Answers);
 
@@ -46,6 +55,7 @@ impl Shared {
             let live = self.live();
             let mut meta = live.meta.clone();
             let mut txn = Txn::new(&*live.db, &live.hot, &live.first_place);
+            txn.look_ahead(&names(step.iter().map(|(entry, _)| entry)))?;
             for (entry, responder) in step {
                 let answers = self.apply_entry(&mut meta, &mut txn, &entry)?;
                 answered.extend(responder.map(|responder| (responder, answers)));
@@ -54,7 +64,7 @@ impl Shared {
             (meta, changes, found_place)
         };
         let applied = meta.applied();
-        let names: Vec<Name> = changes.keys().cloned().collect();
+        let names: Vec<Name> = changes.iter().map(|(name, _)| name.clone()).collect();
         let young_bytes = {
             let mut live = self.live_mut();
             live.meta = meta;

@@ -13,7 +13,7 @@ use super::generate::{Entries, Failing, Rng, blank, normal, rng};
 use super::node::{Node, dir};
 use super::reference::Reference;
 use crate::disk::{self, Durability, Layout};
-use crate::state::{Changed, Hot, Meta, batch};
+use crate::state::{Changed, Hot, Meta, batch, names};
 use crate::txn::{Txn, look_at_record};
 use crate::{Changes, Disk, LogEntry, Observer, Page, SimulatedDisk};
 
@@ -131,10 +131,15 @@ fn a_transaction_answers_what_memory_answers() {
         let mut hot = Hot::default();
         let mut index = 0;
         for _ in 0..40 {
+            let next = index + rng.random_range(1..6);
+            let entries: Vec<LogEntry> = (index..next).map(|index| draw.next(1, index)).collect();
+            index = next;
             let mut txn = Txn::new(&*db, &hot, &first_place);
-            for _ in 0..rng.random_range(1..6) {
-                let entry = draw.next(1, index);
-                index += 1;
+            // Records are looked at ahead, or one by one.
+            if seed % 3 != 0 {
+                txn.look_ahead(&names(&entries)).unwrap();
+            }
+            for entry in &entries {
                 if let openraft::EntryPayload::Normal(entry) = &entry.payload {
                     let expected =
                         apply(&mut reference.counters, &mut reference.store, entry).unwrap();
