@@ -250,8 +250,10 @@ fn pick(data: &Path, rng: &mut StdRng) -> io::Result<PathBuf> {
         ("/log/", ".sst"),
         ("/log/", "MANIFEST"),
         ("/state/", ".sst"),
+        ("/state/", ".blob"),
         ("/state/", "MANIFEST"),
         ("/snapshots/", ".sst"),
+        ("/snapshots/", ".blob"),
         ("/snapshots/", "MANIFEST"),
     ];
     let of = |(part, name): (&str, &str)| {

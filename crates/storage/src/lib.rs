@@ -116,6 +116,10 @@
 //! Every value is sealed with a version and a checksum, and the directory has a format number that
 //! an older build refuses ([`OpenError::NewerFormat`]). `tests/fixtures/v1` must open for ever.
 //!
+//! The state's tables hold names and small records. A record with a result lies in a *blob file*
+//! beside them, where compactions of tables leave it: with ten million records they would rewrite
+//! each result ten times.
+//!
 //! # Caveats
 //!
 //! - A disk that reports a sync that it did not make loses acknowledged entries. When the state was

@@ -21,6 +21,15 @@ use crate::disk::{Batch, Change, Database, Disk, Durability, Family, Layout, Vis
 const MEMTABLE_BYTES: usize = 64 * 1024 * 1024;
 /// Memory for blocks read from disk, of both databases, in bytes.
 const BLOCK_CACHE_BYTES: usize = 64 * 1024 * 1024;
+/// A record of so many bytes lies beside the sorted tables, in a *blob file*, which is written once
+/// and not again by each compaction: names come in no order, so most compactions move old records
+/// to make room for new ones.
+const BLOB_BYTES: u64 = 128;
+/// The oldest part of the blob files. Compactions move what they meet in there to new files, so
+/// that the old ones go: a larger part would be copied around for nothing.
+const OLD_BLOBS: f64 = 0.1;
+/// When so much of that part is of no use any more, it is compacted for that reason alone.
+const BLOB_GARBAGE: f64 = 0.5;
 /// Written-ahead log kept before its memtable is flushed, in bytes.
 const WAL_BYTES: u64 = 256 * 1024 * 1024;
 /// A file that is opened to see whether direct I/O works, and removed.
@@ -74,6 +83,12 @@ impl RocksDisk {
             Family::Meta => {}
         }
         if family == Family::Records {
+            options.set_enable_blob_files(true);
+            options.set_min_blob_size(BLOB_BYTES);
+            options.set_blob_compression_type(DBCompressionType::Lz4);
+            options.set_enable_blob_gc(true);
+            options.set_blob_gc_age_cutoff(OLD_BLOBS);
+            options.set_blob_gc_force_threshold(BLOB_GARBAGE);
             // Most acquires look for a record that is not there.
             table.set_bloom_filter(10.0, false);
             options.set_memtable_prefix_bloom_ratio(0.02);
@@ -113,6 +128,8 @@ impl Disk for RocksDisk {
     fn open_checkpoint(&self, dir: &Path, layout: Layout) -> io::Result<Arc<dyn Database>> {
         let mut options = Self::options(layout)?;
         options.create_if_missing(false);
+        // It is read from its first record to its last: let the kernel read ahead.
+        options.set_advise_random_on_open(false);
         let families = self.families(layout);
         let db = DB::open_cf_descriptors_read_only(&options, dir, families, false);
         Ok(Arc::new(Rocks { db: db.map_err(error)?, layout }))
@@ -160,8 +177,8 @@ impl Disk for RocksDisk {
     fn copy_checkpoint(&self, from: &Path, to: &Path) -> io::Result<()> {
         create_dir(to)?;
         for name in self.list(from)? {
-            // Table files never change, so a second name is enough; the few others do.
-            if name.ends_with(".sst") {
+            // Tables and blobs never change, so a second name is enough; the few others do.
+            if name.ends_with(".sst") || name.ends_with(".blob") {
                 fs::hard_link(from.join(&name), to.join(&name))?;
             } else {
                 fs::copy(from.join(&name), to.join(&name))?;
@@ -347,6 +364,8 @@ fn error(error: rocksdb::Error) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
 
     /// What RocksDB says it was opened with, of both databases.
@@ -380,6 +399,7 @@ mod tests {
         assert!(state.contains("atomic_flush=true"));
         assert!(state.contains("memtable_whole_key_filtering=true"));
         assert!(state.contains("memtable_prefix_bloom_size_ratio=0.02"));
+        assert!(state.contains("blob_garbage_collection_force_threshold=0.5"));
     }
 
     #[test]
@@ -399,6 +419,67 @@ mod tests {
         drop(db);
         let db = RocksDisk::new().open(&path.path().join("db"), Layout::State).unwrap();
         assert_eq!(db.get(Family::Records, b"name").unwrap().as_deref(), Some(&b"record"[..]));
+    }
+
+    /// Names of the files of a directory that are one of a kind.
+    fn files(dir: &Path, kind: &str) -> Vec<String> {
+        let names = RocksDisk::new().list(dir).unwrap();
+        names.into_iter().filter(|name| name.ends_with(kind)).collect()
+    }
+
+    #[test]
+    fn records_with_a_result_lie_in_blobs_which_copies_share_and_damage_is_seen_in() {
+        let path = tempfile::tempdir().unwrap();
+        let [live, checkpoint, copy] = ["live", "checkpoint", "copy"].map(|n| path.path().join(n));
+        let disk = RocksDisk::new();
+        let db = disk.open(&live, Layout::State).unwrap();
+        let records: Vec<(Vec<u8>, Vec<u8>)> = [0, 1, 127, 128, 129, 5000, 3_000_000]
+            .iter()
+            .map(|bytes| (format!("{bytes:07}").into_bytes(), vec![7; *bytes]))
+            .collect();
+        let mut batch = Batch::default();
+        for (name, record) in &records {
+            batch.put(Family::Records, name.as_slice(), record.clone());
+        }
+        db.write(batch, Durability::Buffered).unwrap();
+        db.checkpoint(&checkpoint).unwrap();
+        disk.copy_checkpoint(&checkpoint, &copy).unwrap();
+        let blobs = files(&checkpoint, ".blob");
+        assert_eq!((blobs.len(), files(&live, ".blob")), (1, blobs.clone()));
+        let links = |dir: &Path| {
+            let blob = fs::metadata(dir.join(&blobs[0])).unwrap();
+            std::os::unix::fs::MetadataExt::nlink(&blob)
+        };
+        assert_eq!(links(&copy), 3, "nothing was copied");
+        for db in [
+            disk.open_checkpoint(&checkpoint, Layout::State).unwrap(),
+            disk.open(&copy, Layout::State).unwrap(),
+        ] {
+            let mut seen = Vec::new();
+            db.scan(Family::Records, b"", &mut |name, record| {
+                seen.push((name.to_vec(), record.to_vec()));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            assert_eq!(seen, records);
+            let names: Vec<&[u8]> = records.iter().map(|(name, _)| name.as_slice()).collect();
+            let found = db.get_all(Family::Records, &names).unwrap();
+            assert!(found.iter().flatten().eq(records.iter().map(|(_, record)| record)));
+        }
+        drop(db);
+        let blob = live.join(&blobs[0]);
+        let mut bytes = fs::read(&blob).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&blob, bytes).unwrap();
+        let db = disk.open(&live, Layout::State).unwrap();
+        let (name, _) = records.last().unwrap();
+        let kind = |read: io::Error| read.kind();
+        assert_eq!(db.get(Family::Records, name).map_err(kind), Err(io::ErrorKind::InvalidData));
+        let found = db.get_all(Family::Records, &[name]).map_err(kind);
+        assert_eq!(found, Err(io::ErrorKind::InvalidData));
+        let scanned = db.scan(Family::Records, name, &mut |_, _| ControlFlow::Continue(()));
+        assert_eq!(scanned.map_err(kind), Err(io::ErrorKind::InvalidData));
     }
 
     #[test]

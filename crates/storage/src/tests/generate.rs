@@ -81,7 +81,7 @@ impl Entries {
                 name,
                 token,
                 ttl_ms: None,
-                payload: rng.random_bool(0.5).then(|| payload(rng.random_range(0..100))),
+                payload: rng.random_bool(0.5).then(|| payload(rng.random_range(0..300))),
                 not_after_ms: None,
             }),
             8 => Command::Release(Release { name, token, not_after_ms: None }),
