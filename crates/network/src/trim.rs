@@ -10,9 +10,9 @@ use tokio::time::sleep;
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
 /// With so many bytes behind the last snapshot, another is due, whatever the entries.
-const SNAPSHOT_BYTES: u64 = 1024 * 1024 * 1024;
+const SNAPSHOT_BYTES: u64 = 512 * 1024 * 1024;
 /// Bytes of log kept behind a snapshot for followers that are a little behind.
-const KEPT_BYTES: u64 = 1024 * 1024 * 1024;
+const KEPT_BYTES: u64 = 512 * 1024 * 1024;
 /// The same two, while the disk is almost full: then the log is what can be given up.
 const SCARCE_BYTES: u64 = 32 * 1024 * 1024;
 
