@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Answers, Completion, LeaseLost, Replay, TookOver};
 use crate::command::{Acquire, Command, Complete, Entry, Extend, Purge, Release};
-use crate::limits::PURGE_BYTES;
 use crate::record::{Record, State, visible};
 use crate::seeded::{self, SeededBug, seeded};
 use crate::store::Store;
@@ -291,23 +290,15 @@ fn completed_before(current_token: Token) -> Answer {
     Answer::LeaseLost(LeaseLost::Completed { current_token })
 }
 
-/// Rule R11: oldest deadline first, bounded in count and bytes, each record checked again.
+/// Rule R11: oldest deadline first, bounded in count. What is due is decided here and now.
 fn apply_purge<S: Store>(clock_ms: u64, store: &mut S, purge: &Purge) -> Result<Answer, S::Error> {
     let limit = usize::try_from(purge.limit).unwrap_or(usize::MAX);
     let due = store.first_due(clock_ms, limit.saturating_add(1))?;
-    let (mut deleted, mut bytes) = (0_u32, 0_usize);
-    for name in due.iter().take(limit) {
-        let old = store.get(name)?;
-        let due = old.as_ref().is_some_and(|old| time::has_passed(old.deadline_ms(), clock_ms));
-        let due = due || seeded(SeededBug::PurgeByStaleIndex);
-        assert!(due, "I10: the deadline index holds {name}, which is not purgeable");
-        bytes = bytes.saturating_add(old.as_ref().map_or(0, |old| old.size()));
-        if deleted > 0 && bytes > PURGE_BYTES {
-            break;
-        }
-        store.replace(name, old.as_deref(), None)?;
+    let mut deleted = 0;
+    for (deadline_ms, name) in due.iter().take(limit) {
+        assert!(time::has_passed(*deadline_ms, clock_ms), "R11: {name} is not purgeable");
+        store.purge(name, *deadline_ms)?;
         deleted += 1;
     }
-    let more = due.len() > usize::try_from(deleted).unwrap_or(usize::MAX);
-    Ok(Answer::Purged { deleted, more })
+    Ok(Answer::Purged { deleted, more: due.len() > limit })
 }

@@ -47,8 +47,6 @@ pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 pub const PURGE_MAX: u32 = 10_000;
 /// Limit of a purge that names none.
 pub const PURGE_DEFAULT: u32 = 1000;
-/// Most bytes of stored records that one purge deletes; at least one record always goes.
-pub const PURGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Most commands in one batch request.
 pub const BATCH_COMMANDS: usize = 128;

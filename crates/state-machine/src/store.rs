@@ -30,13 +30,19 @@ pub trait Store {
         new: Option<Record>,
     ) -> Result<(), Self::Error>;
 
-    /// The names of at most `limit` records whose deadline has passed at `clock_ms`, oldest
-    /// deadline first, ties by stored name. Its cost grows with what it finds, not with what is
-    /// stored.
+    /// At most `limit` records whose deadline has passed at `clock_ms`, with it, oldest deadline
+    /// first, ties by stored name. Its cost grows with what it finds, not with what is stored.
     ///
     /// # Errors
     /// The store's own.
-    fn first_due(&self, clock_ms: u64, limit: usize) -> Result<Vec<Name>, Self::Error>;
+    fn first_due(&self, clock_ms: u64, limit: usize) -> Result<Vec<(u64, Name)>, Self::Error>;
+
+    /// Removes a record whose deadline is `deadline_ms`, as [`Store::first_due`] has just said. It
+    /// need not read the record, which may be large and on a disk: the index decides (I10).
+    ///
+    /// # Errors
+    /// The store's own.
+    fn purge(&mut self, name: &Name, deadline_ms: u64) -> Result<(), Self::Error>;
 }
 
 /// A store in memory: for tests, for `replay`, and for saying what the others must do.
@@ -86,8 +92,16 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn first_due(&self, clock_ms: u64, limit: usize) -> Result<Vec<Name>, Infallible> {
+    fn first_due(&self, clock_ms: u64, limit: usize) -> Result<Vec<(u64, Name)>, Infallible> {
         let due = self.deadlines.iter().take_while(|(deadline_ms, _)| *deadline_ms <= clock_ms);
-        Ok(due.take(limit).map(|(_, name)| name.clone()).collect())
+        Ok(due.take(limit).cloned().collect())
+    }
+
+    fn purge(&mut self, name: &Name, deadline_ms: u64) -> Result<(), Infallible> {
+        let record = self.records.remove(name);
+        let indexed = self.deadlines.remove(&(deadline_ms, name.clone()));
+        let agree = indexed && record.is_some_and(|record| record.deadline_ms() == deadline_ms);
+        assert!(agree, "I10: {name} is not due at {deadline_ms}");
+        Ok(())
     }
 }

@@ -72,7 +72,6 @@ scripts! {
     no_payload_is_not_an_empty_payload,
     purge_answers_by_what_the_record_is,
     purge_deletes_the_oldest_deadlines_first,
-    purge_is_bounded_in_bytes,
     purge_keeps_a_long_action_whose_heartbeat_is_alive,
     release_answers_by_what_the_record_is,
     sums_of_times_saturate,

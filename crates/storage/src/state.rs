@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
-use tenure_state_machine::seeded::{SeededBug, seeded};
 use tenure_state_machine::{Name, Record, snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -32,6 +31,7 @@ use crate::types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, c
 use crate::work::Workers;
 
 mod behind;
+mod first;
 mod found;
 mod hot;
 mod meta;
@@ -40,6 +40,7 @@ mod steps;
 mod switch;
 
 use behind::Behind;
+pub(crate) use first::FirstPlace;
 #[cfg(test)]
 pub(crate) use hot::batch;
 pub(crate) use hot::{Changed, Hot};
@@ -85,9 +86,7 @@ struct Live {
     /// What the database does not have yet, and what it was given last.
     hot: Hot,
     generation: u64,
-    /// No place in the database's deadline index comes before this one. Looking for what is due starts here,
-    /// or it would wade through all that was purged and is not compacted away yet.
-    first_place: Vec<u8>,
+    first_place: FirstPlace,
 }
 
 impl StateStore {
@@ -209,7 +208,7 @@ impl StateStore {
         mut wanted: impl FnMut(&Record, Applied) -> bool,
     ) -> io::Result<(Vec<(Name, Record)>, Option<Name>, Applied)> {
         // A3: while this lock is held, the database is at what it says.
-        let at = self.shared.sound(self.shared.write_behind())?;
+        let at = self.shared.write_behind()?;
         let db = Arc::clone(&self.shared.live().db);
         let applied = at.applied();
         let mut at = Some(at);
@@ -262,10 +261,6 @@ impl StateStore {
     async fn step(&self, step: Vec<EntryResponder<TypeConfig>>) -> io::Result<()> {
         let Some(last) = step.last().map(|(entry, _)| entry.log_id) else { return Ok(()) };
         self.log.durable_through(last.index).await?;
-        let purges = steps::has_purge(&step);
-        if purges && !seeded(SeededBug::PurgeByStaleIndex) {
-            self.behind.settle().await?;
-        }
         let started = Instant::now();
         let entries = u64::try_from(step.len()).unwrap_or(u64::MAX);
         let (answered, young_bytes) = self.shared.apply(step)?;
@@ -273,9 +268,6 @@ impl StateStore {
         self.shared.counters.seconds.observe(started.elapsed().as_secs_f64());
         for (responder, answers) in answered {
             responder.send(answers);
-        }
-        if purges && seeded(SeededBug::PurgeByStaleIndex) {
-            self.behind.settle().await?;
         }
         self.behind.relieve(young_bytes).await
     }
@@ -305,8 +297,8 @@ fn check_not_ahead(meta: &Meta, log: &LogStore, current: Option<&Snapshot>) -> i
 
 impl Shared {
     /// The database, up to date, and where its deadlines begin.
-    fn deadlines(&self) -> io::Result<(Arc<dyn Database>, Vec<u8>)> {
-        drop(self.sound(self.write_behind())?);
+    fn deadlines(&self) -> io::Result<(Arc<dyn Database>, FirstPlace)> {
+        drop(self.write_behind()?);
         let live = self.live();
         Ok((Arc::clone(&live.db), live.first_place.clone()))
     }

@@ -35,7 +35,6 @@ impl Work for Generations {
     fn work(&mut self, ask: Ask, _more: &mut Queue<Ask>) -> ControlFlow<()> {
         self.told.store(false, Ordering::Release);
         let written = self.shared.write_behind().map(drop);
-        let written = self.shared.fail.guard("the state could not be written", written);
         match ask {
             // Who does not wait any more does not need to know.
             Some(reply) => drop(reply.send(written)),

@@ -36,17 +36,55 @@ pub(crate) struct Changed {
     pub(crate) now: Option<Arc<Record>>,
 }
 
-/// The changes of one or more steps.
+/// Changes by name.
 pub(crate) type Changes = HashMap<Name, Changed>;
+
+/// The changes of one or more steps, which the database does not have yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Generation {
+    pub(crate) changes: Changes,
+    /// About how much memory they take.
+    bytes: usize,
+    /// No deadline in it is before this one, in milliseconds.
+    first_ms: u64,
+}
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self { changes: Changes::new(), bytes: 0, first_ms: u64::MAX }
+    }
+}
+
+impl Generation {
+    fn absorb(&mut self, name: Name, change: Changed) {
+        let (now_bytes, now_ms) = match &change.now {
+            Some(record) => (record.size(), record.deadline_ms()),
+            None => (0, u64::MAX),
+        };
+        self.bytes += now_bytes + name.as_stored().len() + ENTRY_BYTES;
+        self.first_ms = self.first_ms.min(now_ms);
+        match self.changes.entry(name) {
+            Entry::Occupied(changed) => changed.into_mut().now = change.now,
+            Entry::Vacant(place) => drop(place.insert(change)),
+        }
+    }
+
+    /// Records whose deadline has passed at `clock_ms`, with it. Looks at all, unless it knows that
+    /// there are none.
+    fn due(&self, clock_ms: u64) -> impl Iterator<Item = (u64, &Name)> {
+        let changes = (self.first_ms <= clock_ms).then_some(&self.changes);
+        let deadlines = changes.into_iter().flatten().filter_map(|(name, changed)| {
+            changed.now.as_ref().map(|record| (record.deadline_ms(), name))
+        });
+        deadlines.filter(move |(deadline_ms, _)| *deadline_ms <= clock_ms)
+    }
+}
 
 /// Generations over the database; the youngest that has a record counts.
 #[derive(Debug, Default)]
 pub(crate) struct Hot {
-    young: Changes,
-    /// About how much memory `young` takes.
-    young_bytes: usize,
-    frozen: Option<Arc<Changes>>,
-    frozen_bytes: usize,
+    young: Generation,
+    frozen: Option<Arc<Generation>>,
     /// Written, the newer half and the older one.
     kept: Changes,
     kept_bytes: usize,
@@ -58,12 +96,24 @@ pub(crate) struct Hot {
 impl Hot {
     /// The record, or that there is none, if that is known here.
     pub(crate) fn get(&self, name: &Name) -> Option<Option<Arc<Record>>> {
-        let older = || self.frozen.as_ref().and_then(|frozen| frozen.get(name));
         let written = || self.kept.get(name).or_else(|| self.old.get(name));
-        match self.young.get(name).or_else(older).or_else(written) {
+        match self.ahead(name).or_else(written) {
             Some(changed) => Some(changed.now.clone()),
             None => self.found.get(name),
         }
+    }
+
+    /// What the database may not have yet of a record.
+    pub(crate) fn ahead(&self, name: &Name) -> Option<&Changed> {
+        let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.changes.get(name));
+        self.young.changes.get(name).or_else(frozen)
+    }
+
+    /// Records that [`Hot::ahead`] knows and whose deadline has passed at `clock_ms`, with it.
+    pub(crate) fn due(&self, clock_ms: u64) -> impl Iterator<Item = (u64, &Name)> {
+        let frozen = self.frozen.iter().flat_map(move |frozen| frozen.due(clock_ms));
+        let frozen = frozen.filter(|(_, name)| !self.young.changes.contains_key(*name));
+        self.young.due(clock_ms).chain(frozen)
     }
 
     /// Keeps what the database was found to have where nothing was known.
@@ -74,52 +124,52 @@ impl Hot {
     /// Takes over the changes of a step.
     pub(crate) fn absorb(&mut self, changes: impl IntoIterator<Item = (Name, Changed)>) {
         for (name, change) in changes {
-            let record_bytes = change.now.as_ref().map_or(0, |record| record.size());
-            self.young_bytes += record_bytes + name.as_stored().len() + ENTRY_BYTES;
-            match self.young.entry(name) {
-                Entry::Occupied(changed) => changed.into_mut().now = change.now,
-                Entry::Vacant(place) => drop(place.insert(change)),
-            }
+            self.young.absorb(name, change);
         }
     }
 
     /// Bytes that are neither written nor on their way.
     pub(crate) fn young_bytes(&self) -> usize {
-        self.young_bytes
+        self.young.bytes
     }
 
     /// Begins a new young generation, and gives the one that is to be written now. The one before
     /// it must be written.
-    pub(crate) fn freeze(&mut self) -> Arc<Changes> {
+    pub(crate) fn freeze(&mut self) -> Arc<Generation> {
         debug_assert!(self.frozen.is_none(), "one generation is written at a time");
-        self.frozen_bytes = std::mem::take(&mut self.young_bytes);
         // The next one will be about as large.
-        let next = Changes::with_capacity(self.young.len());
+        let changes = Changes::with_capacity(self.young.changes.len());
+        let next = Generation { changes, ..Generation::default() };
         let frozen = Arc::new(std::mem::replace(&mut self.young, next));
         self.frozen = Some(Arc::clone(&frozen));
         frozen
     }
 
-    /// The frozen generation is in the database. Gives what is forgotten for it, which may take
-    /// long to drop.
-    pub(crate) fn written(&mut self) -> Changes {
+    /// The frozen generation is in the database. Gives the deadline, in milliseconds, that none in
+    /// it is before, and what is forgotten for it, which may take long to drop.
+    pub(crate) fn written(&mut self) -> (u64, Changes) {
         let frozen = self.frozen.take().map(Arc::unwrap_or_clone).unwrap_or_default();
-        self.kept_bytes += std::mem::take(&mut self.frozen_bytes);
-        self.kept.extend(frozen);
+        self.kept_bytes += frozen.bytes;
+        self.kept.extend(frozen.changes);
         if self.kept_bytes <= KEPT_BYTES {
-            return Changes::new();
+            return (frozen.first_ms, Changes::new());
         }
         self.kept_bytes = 0;
         self.found.age();
         let kept = std::mem::take(&mut self.kept);
-        std::mem::replace(&mut self.old, kept)
+        (frozen.first_ms, std::mem::replace(&mut self.old, kept))
+    }
+
+    /// Forgets what the database has.
+    #[cfg(test)]
+    pub(crate) fn forget(&mut self) {
+        (self.kept, self.old, self.found) = Default::default();
     }
 }
 
-/// A frozen generation for the database, in the order of keys, and its first place in the deadline
-/// index.
-pub(crate) fn batch(changes: &Changes, meta: &Meta) -> io::Result<(Batch, Option<Vec<u8>>)> {
-    let mut sorted: Vec<(&Name, &Changed)> = changes.iter().collect();
+/// A frozen generation for the database, in the order of keys.
+pub(crate) fn batch(frozen: &Generation, meta: &Meta) -> io::Result<Batch> {
+    let mut sorted: Vec<(&Name, &Changed)> = frozen.changes.iter().collect();
     sorted.sort_unstable_by_key(|(name, _)| *name);
     let mut batch = Batch::default();
     // Whether each place is in the index afterwards.
@@ -142,7 +192,6 @@ pub(crate) fn batch(changes: &Changes, meta: &Meta) -> io::Result<(Batch, Option
         }
     }
     places.sort_unstable();
-    let first = places.iter().find(|(_, added)| *added).map(|(place, _)| place.clone());
     for (place, added) in places {
         if added {
             batch.put(Family::Deadlines, place, Vec::new());
@@ -151,7 +200,7 @@ pub(crate) fn batch(changes: &Changes, meta: &Meta) -> io::Result<(Batch, Option
         }
     }
     meta.write(&mut batch)?;
-    Ok((batch, first))
+    Ok(batch)
 }
 
 #[cfg(test)]
@@ -177,8 +226,8 @@ mod tests {
     }
 
     /// Puts and deletes in each family, in the order written.
-    fn written(changes: &Changes) -> Vec<(bool, Family, Vec<u8>)> {
-        let (batch, _) = batch(changes, &Meta::default()).unwrap();
+    fn written(frozen: &Generation) -> Vec<(bool, Family, Vec<u8>)> {
+        let batch = batch(frozen, &Meta::default()).unwrap();
         let changes = batch.changes.into_iter().map(|change| match change {
             Change::Put(family, key, _) => (true, family, key),
             Change::Delete(family, key) => (false, family, key),
@@ -190,17 +239,17 @@ mod tests {
     #[test]
     fn the_younger_generation_counts() {
         let mut hot = Hot::default();
-        assert!(hot.freeze().is_empty() && hot.get(&name(1)).is_none());
+        assert!(hot.freeze().changes.is_empty() && hot.get(&name(1)).is_none());
         hot.written();
         change(&mut hot, 1, None, record(1, 5));
-        assert_eq!(hot.freeze().len(), 1);
+        assert_eq!(hot.freeze().changes.len(), 1);
         change(&mut hot, 1, Some(5), record(2, 5));
         change(&mut hot, 2, Some(9), None);
         assert_eq!(hot.get(&name(1)), Some(record(2, 5)));
         hot.written();
         assert_eq!(hot.get(&name(1)), Some(record(2, 5)));
         assert_eq!(hot.get(&name(2)), Some(None), "it is known that there is none");
-        assert_eq!((hot.freeze().len(), hot.young_bytes()), (2, 0));
+        assert_eq!((hot.freeze().changes.len(), hot.young_bytes()), (2, 0));
         hot.written();
         assert_eq!(hot.get(&name(1)), Some(record(2, 5)));
     }

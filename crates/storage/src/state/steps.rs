@@ -20,16 +20,6 @@ pub(super) const STEP_ENTRIES: usize = 256;
 /// Most bytes of commands in one step, beyond its first entry.
 pub(super) const STEP_BYTES: usize = 4 * 1024 * 1024;
 
-/// Whether a step asks what is due, which the database must then know whole.
-pub(super) fn has_purge(step: &[EntryResponder<TypeConfig>]) -> bool {
-    step.iter().any(|(entry, _)| match &entry.payload {
-        EntryPayload::Normal(entry) => {
-            entry.commands.iter().any(|command| matches!(command, Command::Purge(_)))
-        }
-        EntryPayload::Blank | EntryPayload::Membership(_) => false,
-    })
-}
-
 /// The records that entries are about, but those that they may purge.
 pub(crate) fn names<'a>(entries: impl IntoIterator<Item = &'a LogEntry>) -> Vec<&'a Name> {
     let commands = entries.into_iter().flat_map(|entry| match &entry.payload {
@@ -51,7 +41,7 @@ impl Shared {
     ) -> io::Result<(Vec<Answered>, usize)> {
         self.fail.check()?;
         let mut answered = Vec::with_capacity(step.len());
-        let (meta, changes, found_place) = {
+        let (meta, changes, waded) = {
             let live = self.live();
             let mut meta = live.meta.clone();
             let mut txn = Txn::new(&*live.db, &live.hot, &live.first_place);
@@ -60,8 +50,8 @@ impl Shared {
                 let answers = self.apply_entry(&mut meta, &mut txn, &entry)?;
                 answered.extend(responder.map(|responder| (responder, answers)));
             }
-            let (changes, found_place) = txn.into_changes();
-            (meta, changes, found_place)
+            let (changes, waded) = txn.into_changes();
+            (meta, changes, waded)
         };
         let applied = meta.applied();
         let names: Vec<Name> = changes.iter().map(|(name, _)| name.clone()).collect();
@@ -69,8 +59,8 @@ impl Shared {
             let mut live = self.live_mut();
             live.meta = meta;
             live.hot.absorb(changes);
-            if let Some(found) = found_place {
-                live.first_place = found;
+            if let Some((from, to)) = waded {
+                live.first_place.waded(&from, to);
             }
             live.hot.young_bytes()
         };
@@ -104,10 +94,12 @@ impl Shared {
         }
     }
 
-    /// Brings the database up to what is applied now (A1). Blocks for the write.
+    /// Brings the database up to what is applied now (A1). Blocks for the write. A state that
+    /// cannot be written stops the node.
     pub(super) fn write_behind(&self) -> io::Result<MutexGuard<'_, Meta>> {
         let mut at = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.write_generation(&mut at)?;
+        let written = self.write_generation(&mut at);
+        self.fail.guard("the state could not be written", written)?;
         Ok(at)
     }
 
@@ -121,14 +113,8 @@ impl Shared {
             }
             (Arc::clone(&live.db), live.hot.freeze(), live.meta.clone())
         };
-        let (mut batch, first_place) = hot::batch(&frozen, &meta)?;
+        let mut batch = hot::batch(&frozen, &meta)?;
         drop(frozen);
-        if let Some(first) = first_place {
-            let mut live = self.live_mut();
-            if first < live.first_place {
-                live.first_place = first;
-            }
-        }
         if seeded(SeededBug::HalfBatchApplied) {
             let half = batch.changes.split_off(batch.changes.len() / 2);
             db.write(std::mem::take(&mut batch), Durability::Buffered)?;
@@ -136,7 +122,7 @@ impl Shared {
         }
         db.write(batch, Durability::Buffered)?;
         *at = meta;
-        let forgotten = self.live_mut().hot.written();
+        let forgotten = self.live_mut().written();
         drop(forgotten);
         Ok(())
     }

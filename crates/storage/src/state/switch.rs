@@ -10,12 +10,21 @@ use crate::disk::{Database, Disk, Layout, UNFINISHED};
 use crate::snapshot::Snapshot;
 use crate::types::SnapshotMeta;
 
-use super::{Hot, Live, Meta, Shared};
+use super::hot::Changes;
+use super::{FirstPlace, Hot, Live, Meta, Shared};
 
 impl Live {
     pub(super) fn load(db: Arc<dyn Database>, generation: u64) -> io::Result<Self> {
         let meta = Meta::read(&*db)?;
-        Ok(Self { db, meta, hot: Hot::default(), generation, first_place: Vec::new() })
+        Ok(Self { db, meta, hot: Hot::default(), generation, first_place: FirstPlace::unknown() })
+    }
+
+    /// The frozen generation is in the database, whose deadline index may begin earlier for it.
+    /// Gives what is forgotten now.
+    pub(super) fn written(&mut self) -> Changes {
+        let (first_ms, forgotten) = self.hot.written();
+        self.first_place.given(first_ms);
+        forgotten
     }
 }
 

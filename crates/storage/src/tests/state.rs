@@ -5,15 +5,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rand::RngExt;
-use tenure_state_machine::{
-    Command, Entry, Holder, Name, Payload, Purge, Record, State, Token, apply,
-};
+use tenure_state_machine::{Command, Entry, Holder, Name, Payload, Record, State, Token, apply};
 
 use super::generate::{Entries, Failing, Rng, blank, normal, rng};
 use super::node::{Node, dir};
 use super::reference::Reference;
 use crate::disk::{self, Durability, Layout};
-use crate::state::{Changed, Hot, Meta, batch, names};
+use crate::state::{Changed, FirstPlace, Hot, Meta, batch, names};
 use crate::txn::{Txn, look_at_record};
 use crate::{Changes, Disk, LogEntry, Observer, Page, SimulatedDisk};
 
@@ -58,7 +56,7 @@ async fn walk(
         node.apply(entries[applied..].to_vec()).await.unwrap();
         entries[applied..].iter().for_each(|entry| reference.apply(entry));
         applied = entries.len();
-        // Whoever looks for what is due has everything written. So must whoever purges.
+        // Whoever looks for what is due has everything written.
         if rng.random_bool(0.3) {
             assert_reads(&node, &reference);
         }
@@ -127,10 +125,10 @@ fn a_transaction_answers_what_memory_answers() {
         let disk = SimulatedDisk::default();
         let db = disk::Disk::open(&disk, Path::new("db"), Layout::State).unwrap();
         let (mut reference, mut counters) = (Reference::default(), Default::default());
-        let mut first_place = Vec::new();
-        let mut hot = Hot::default();
+        let mut first_place = FirstPlace::unknown();
+        let (mut hot, mut frozen, mut written) = (Hot::default(), None, false);
         let mut index = 0;
-        for _ in 0..40 {
+        for _ in 0..80 {
             let next = index + rng.random_range(1..6);
             let entries: Vec<LogEntry> = (index..next).map(|index| draw.next(1, index)).collect();
             index = next;
@@ -146,16 +144,30 @@ fn a_transaction_answers_what_memory_answers() {
                     assert_eq!(apply(&mut counters, &mut txn, entry).unwrap(), expected);
                 }
             }
-            let (changes, found_place) = txn.into_changes();
-            first_place = found_place.unwrap_or(first_place);
+            let (changes, waded) = txn.into_changes();
+            first_place = waded.map_or(first_place, |(_, to)| to);
             hot.absorb(changes);
-            let (batch, first) = batch(&hot.freeze(), &Meta::default()).unwrap();
-            first_place = first.into_iter().fold(first_place, Ord::min);
-            db.write(batch, Durability::Buffered).unwrap();
-            hot.written();
-            // Every other walk reads from the disk alone.
+            // The database is at some step before: a generation is frozen, written, forgotten.
+            match (rng.random_range(0..3), frozen.take()) {
+                (0, None) => frozen = Some(hot.freeze()),
+                (1, Some(full)) => {
+                    db.write(batch(&full, &Meta::default()).unwrap(), Durability::Buffered)
+                        .unwrap();
+                    // What is written comes before what is said to be.
+                    written = true;
+                    frozen = Some(full);
+                }
+                (2, Some(full)) if written => {
+                    drop(full);
+                    let (first_ms, _) = hot.written();
+                    first_place.given(first_ms);
+                    written = false;
+                }
+                (_, then) => frozen = then,
+            }
+            // Every other walk reads from the disk alone what it has.
             if seed % 2 == 0 {
-                hot = Hot::default();
+                hot.forget();
             }
         }
     }
@@ -189,7 +201,7 @@ fn what_is_known_of_a_record_is_what_changed_last() {
                 }
                 (10..15, None) => frozen = Some(hot.freeze()),
                 (10..15, Some(changes)) => {
-                    let (batch, _) = batch(&changes, &Meta::default()).unwrap();
+                    let batch = batch(&changes, &Meta::default()).unwrap();
                     db.write(batch, Durability::Buffered).unwrap();
                     drop(changes);
                     hot.written();
@@ -358,10 +370,8 @@ async fn a_full_disk_stops_the_node_with_one_reason_and_answers_nothing() {
             "append" => node.append(entries()).await.is_err(),
             "apply" => {
                 node.apply(entries()).await.unwrap();
-                // It asks what is due, so what was applied is written first.
-                let purge = Command::Purge(Purge { limit: 1, not_after_ms: None });
-                let purge = Entry { stamp_ms: 1, commands: vec![purge] };
-                node.apply(vec![normal(1, 5, purge)]).await.is_err()
+                // It is written when somebody asks what is due.
+                node.storage.state.first_deadline_ms().is_err()
             }
             "build" => node.build().await.is_err(),
             "install" => node.install(received).await.is_err(),
