@@ -37,7 +37,7 @@
 //! `--during` measures a quiet window, then one in which something else goes on, and gives both
 //! p99s and their ratio; the other figures are those of the disturbed window. Snapshots are asked
 //! of the nodes in turn, back to back. A purge works off the records of `--fill`, which were stored
-//! so that all come due when the disturbed window opens, which closes when they are gone. Restarts
+//! so that all come due when the disturbed window opens; it closes when they are gone. Restarts
 //! kill a follower as a crash would, and go on to the next when all are ready; the servers' CPU is
 //! not known then, nor while nodes join. Who joins is sent a snapshot if the log does not go back to
 //! its beginning, as after a million records: by then the nodes cut it. `--waiters` lets acquires wait for one other record in all windows.

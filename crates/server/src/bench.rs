@@ -28,6 +28,8 @@ const WAITERS_MAX: u32 = 100_000;
 const PROBE: u64 = 4096;
 /// How much longer than that tells a backlog may take.
 const FILL_SLACK: u32 = 2;
+/// How long a backlog may take that is purged under load, at most.
+const PURGE_WITHIN: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Workload {
@@ -105,7 +107,7 @@ pub(crate) struct Args {
     /// How many clients
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=i64::from(CLIENTS_MAX)))]
     concurrency: u32,
-    /// How long, in seconds; 0 only fills
+    /// How long, in seconds; 0 only fills, and a purge is measured until it is done
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Bytes of each result
@@ -195,6 +197,7 @@ async fn measured(args: &Args) -> anyhow::Result<Results> {
                 ensure!(Instant::now() < due, "the backlog came due too early: fill with less");
                 sleep_until(due).await;
             }
+            let length = if during == During::Purge { PURGE_WITHIN } else { length };
             let meanwhile = disturbance(during, &mut target, &done);
             bench.window(&format!("{}: ", during.name()), length, meanwhile).await?;
         }
